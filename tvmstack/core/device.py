@@ -1,0 +1,183 @@
+"""The device a program is tuned for and bound to, identified by what matters for speed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tvmstack.core.errors import UsageError, nearest
+
+__all__ = ["Device", "detect_device", "device_from_text", "physical_cores"]
+
+# x86 levels from the widest to the plainest: (LLVM mcpu, the /proc/cpuinfo flags it needs). Chosen by features, because a
+# hypervisor's model name says little ("Intel Xeon Processor") and LLVM's own guess is wrong on such machines.
+_X86_LEVELS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("sapphirerapids", frozenset({"amx_tile", "amx_bf16", "avx512_fp16", "avx512_bf16", "avx_vnni"})),
+    ("cooperlake", frozenset({"avx512_bf16", "avx512_vnni", "avx512f", "avx512bw", "avx512vl", "avx512dq"})),
+    ("icelake-server", frozenset({"avx512_vnni", "avx512_vbmi2", "vaes", "avx512f", "avx512bw", "avx512vl", "avx512dq"})),
+    ("cascadelake", frozenset({"avx512_vnni", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"})),
+    ("skylake-avx512", frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"})),
+    ("haswell", frozenset({"avx2", "fma", "bmi2", "f16c"})),
+    ("nehalem", frozenset({"sse4_2", "popcnt"})),
+    ("x86-64", frozenset()),
+)
+# The flags that a build relies on, and that `check` therefore demands: the features of each level, level by level.
+_ARM_FEATURES = ("asimd", "asimddp", "i8mm", "sve", "sve2", "bf16", "fphp")
+_SPEED_FEATURES = frozenset().union(*(need for _, need in _X86_LEVELS)) | frozenset(_ARM_FEATURES)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A CPU as a compilation target.
+
+    Attributes:
+        kind: "cpu".
+        name: the model name as the system gives it, for people.
+        arch: "x86_64" or "aarch64".
+        mcpu: LLVM's name for the instruction set level, derived from features.
+        features: the ISA features that matter for speed, sorted.
+        cores: physical cores this process may use; also the default thread count.
+        caches: sizes of L1d, L2 and L3 in bytes (0 where unknown).
+    """
+
+    kind: str
+    name: str
+    arch: str
+    mcpu: str
+    features: tuple[str, ...]
+    cores: int
+    caches: tuple[int, int, int]
+
+    @property
+    def id(self) -> str:
+        """A short id that is the same after a reboot and in a container of the same shape."""
+        facts = json.dumps([self.kind, self.name, self.arch, self.mcpu, self.features, self.cores, self.caches])
+        return f"{self.mcpu}-{self.cores}c-{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
+
+    @property
+    def vector_bits(self) -> int:
+        """Width of a vector register in bits."""
+        if self.arch == "x86_64":
+            return 512 if "avx512f" in self.features else 256 if "avx2" in self.features else 128
+        return 128
+
+    @property
+    def vector_registers(self) -> int:
+        """Number of vector registers."""
+        return 32 if self.arch != "x86_64" or self.vector_bits == 512 else 16
+
+    def target(self) -> dict[str, Any]:
+        """Return TVM's target in dict form, the only form TVM 0.27 parses."""
+        base: dict[str, Any] = {"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.cores}
+        if self.arch != platform.machine():
+            base["mtriple"] = f"{self.arch}-linux-gnu"
+        return base
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the device as plain data, its id included for readers."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "name": self.name,
+            "arch": self.arch,
+            "mcpu": self.mcpu,
+            "features": list(self.features),
+            "cores": self.cores,
+            "caches": list(self.caches),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Device:
+        """Rebuild a device from `to_json`."""
+        l1, l2, l3 = data["caches"]
+        return Device(
+            data["kind"],
+            data["name"],
+            data["arch"],
+            data["mcpu"],
+            tuple(data["features"]),
+            data["cores"],
+            (l1, l2, l3),
+        )
+
+
+def detect_device() -> Device:
+    """Return the CPU this process runs on."""
+    arch = platform.machine()
+    name, flags = _cpuinfo()
+    features = tuple(sorted(flags & _SPEED_FEATURES))
+    mcpu = _x86_level(flags) if arch == "x86_64" else "generic"
+    return Device("cpu", name, arch, mcpu, features, physical_cores(), _caches())
+
+
+def device_from_text(text: str | None) -> Device:
+    """Return the device a user named: nothing, "host" or "cpu" for this machine, or "cpu:MCPU" to narrow its features.
+
+    A narrowed device keeps this machine's cores and caches, so that a program for an older CPU can be built and run here.
+    """
+    host = detect_device()
+    if text in (None, "host", "cpu"):
+        return host
+    kind, _, level = str(text).partition(":")
+    if kind != "cpu" or not level:
+        raise UsageError(f"unknown device {text!r}; accepted: host, cpu, cpu:MCPU (for example cpu:haswell)")
+    needs = dict(_X86_LEVELS)
+    if host.arch != "x86_64" or level not in needs:
+        raise UsageError(f"unknown device {text!r}; {nearest(level, needs if host.arch == 'x86_64' else ())}")
+    index = [m for m, _ in _X86_LEVELS].index(level)
+    allowed = frozenset().union(*(need for _, need in _X86_LEVELS[index:])) if level != "x86-64" else frozenset()
+    features = tuple(sorted(allowed & _SPEED_FEATURES))
+    return Device("cpu", f"generic {level}", host.arch, level, features, host.cores, host.caches)
+
+
+def physical_cores() -> int:
+    """Return how many physical cores this process may use: affinity and SMT siblings counted, cgroup quota respected."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = set()
+    for cpu in allowed:
+        sibling = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        cores.add(sibling.read_text().strip() if sibling.exists() else str(cpu))
+    count = max(1, len(cores))
+    quota = _cgroup_quota()
+    return max(1, min(count, quota)) if quota else count
+
+
+def _cgroup_quota() -> int:
+    limit = Path("/sys/fs/cgroup/cpu.max")
+    if not limit.exists():
+        return 0
+    quota, _, period = limit.read_text().partition(" ")
+    return 0 if quota == "max" else max(1, round(int(quota) / int(period)))
+
+
+def _x86_level(flags: frozenset[str]) -> str:
+    return next(mcpu for mcpu, need in _X86_LEVELS if need <= flags)
+
+
+def _cpuinfo() -> tuple[str, frozenset[str]]:
+    name, flags = platform.processor() or platform.machine(), frozenset[str]()
+    path = Path("/proc/cpuinfo")
+    for line in path.read_text().splitlines() if path.exists() else ():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            name = " ".join(value.split())
+        elif key.strip() in ("flags", "Features") and not flags:
+            flags = frozenset(value.split())
+    return name, flags
+
+
+def _caches() -> tuple[int, int, int]:
+    sizes = {1: 0, 2: 0, 3: 0}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        if (index / "type").read_text().strip() == "Instruction":
+            continue
+        text = (index / "size").read_text().strip()
+        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1], 1)
+        sizes[int((index / "level").read_text())] = int(text.rstrip("KMG")) * unit
+    return sizes[1], sizes[2], sizes[3]
