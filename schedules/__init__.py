@@ -1,0 +1,58 @@
+"""Templates: schedule functions whose default decisions give the untuned build and whose decisions are the tuning space.
+
+A template serves the kernels whose anchor block carries its name. Kernels without an anchor get `injective` or `reduction`; only
+what those cannot take is left to MetaSchedule's own sketches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvmstack.core.device import Device
+from tvmstack.core.errors import TuningError
+from tvmstack.core.kernel import Choice
+from tvmstack.schedules.cpu import TEMPLATES, template_for
+from tvmstack.schedules.cpu.blocks import Template, open_schedule
+
+__all__ = ["VERSION", "apply", "default_choice", "space", "template_name"]
+
+VERSION = "1"
+"""Raised when a template changes what a decision means; part of every record's key."""
+
+
+def template_name(func: Any) -> str:
+    """Return the name of the template that serves a `PrimFunc`."""
+    return template_for(func).name
+
+
+def space(func: Any, device: Device) -> dict[str, list[int]]:
+    """Return the decisions of a kernel and their candidates; empty where there is nothing to tune."""
+    return template_for(func).space(open_schedule(func), device)
+
+
+def default_choice(func: Any, device: Device) -> Choice:
+    """Return the choice an untuned build uses."""
+    template = template_for(func)
+    return Choice(template.name, template.default(open_schedule(func), device))
+
+
+def apply(func: Any, choice: Choice, device: Device) -> Any:
+    """Return `func` scheduled by `choice`.
+
+    Raises:
+        TuningError: the choice names another template or a decision this kernel cannot take.
+    """
+    template = _named(choice, func)
+    work = open_schedule(func)
+    try:
+        template.schedule(work, dict(choice.decisions), device)
+    except (RuntimeError, ValueError, KeyError, IndexError) as err:
+        reason = str(err).strip().splitlines()
+        raise TuningError(f"schedule {choice.text} does not fit this kernel: {reason[-1] if reason else err!r}") from err
+    return work.sch.mod["main"].with_attr("global_symbol", str(func.attrs["global_symbol"]))
+
+
+def _named(choice: Choice, func: Any) -> Template:
+    if choice.template in TEMPLATES and choice.template in ("generic", "meta_schedule", template_for(func).name):
+        return TEMPLATES[choice.template]
+    raise TuningError(f"schedule template {choice.template!r} does not serve this kernel ({template_name(func)})")

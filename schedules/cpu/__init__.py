@@ -1,0 +1,46 @@
+"""CPU templates, by the name of the anchor block they serve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvmstack.schedules.cpu.blocks import Template, anchor_of, open_schedule
+from tvmstack.schedules.cpu.conv2d import Conv2d, Depthwise
+from tvmstack.schedules.cpu.general import Generic, Injective, Pool
+from tvmstack.schedules.cpu.matmul import BatchMatmul, Dense
+from tvmstack.schedules.cpu.rows import RowNorm
+
+__all__ = ["TEMPLATES", "template_for"]
+
+_ANCHORED: tuple[Template, ...] = (
+    Conv2d(),
+    Depthwise(),
+    Dense(),
+    BatchMatmul(),
+    RowNorm("softmax_out"),
+    RowNorm("norm_out"),
+    Pool(),
+)
+TEMPLATES: dict[str, Template] = {t.name: t for t in (*_ANCHORED, Injective(), Generic())}
+
+
+def template_for(func: Any) -> Template:
+    """Return the template that serves a `PrimFunc`."""
+    work = open_schedule(func)
+    name = anchor_of(work.names, [t.name for t in _ANCHORED])
+    if name is not None:
+        return TEMPLATES[name]
+    injective = all(
+        int(v.iter_type) == 0 for block in work.blocks for v in work.sch.get(block).iter_vars
+    ) and _is_chain(work)
+    return TEMPLATES["injective" if injective else "generic"]
+
+
+def _is_chain(work: Any) -> bool:
+    """Whether every block but the last can be inlined: one writer a buffer, no nested blocks, no output written early."""
+    sch = work.sch
+    if not work.blocks:
+        return False
+    return all(len(sch.get_consumers(b)) > 0 for b in work.blocks[:-1]) and all(
+        len(sch.get_loops(b)) == len(sch.get(b).iter_vars) for b in work.blocks
+    )

@@ -1,0 +1,154 @@
+"""Direct convolution in NCHWc: a register tile of rows x columns x output panels, the reduction innermost but for the tile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvmstack.core.device import Device
+from tvmstack.schedules.cpu.blocks import (
+    Work,
+    divisors,
+    extent,
+    finish_tile,
+    flatten_parallel,
+    fuse_epilogue,
+    lanes,
+    tile_score,
+)
+
+__all__ = ["Conv2d", "Depthwise"]
+
+
+class Conv2d:
+    """Template of `conv2d_nchwc`.
+
+    Decisions: `oh`, `ow`, `oc` (the register tile: rows, columns, panels of output channels); `order` (0: panels, then rows
+    are the parallel loop; 1: rows, then panels; 2: rows are parallel and panels run inside); `pad` (0: the padded input is
+    made once, in parallel; 1: each task pads the rows it reads).
+    """
+
+    name = "conv2d_nchwc"
+
+    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
+        """Return the tiles that fit the registers, the loop orders and, where there is padding, its place."""
+        _, co, oh, ow, _ = _spatial(work, self.name)
+        found = {
+            "oh": divisors(oh, 7),
+            "ow": divisors(ow, 28),
+            "oc": divisors(co, 8),
+            "order": [0, 1, 2],
+        }
+        if any(n.startswith("pad_input") for n in work.names):
+            found["pad"] = [0, 1]
+        return found
+
+    def default(self, work: Work, device: Device) -> dict[str, int]:
+        """Pick the tile of the best score that leaves every core something to do."""
+        n, co, oh, ow, c = _spatial(work, self.name)
+        width = -(-c // lanes(device))
+
+        def rate(tile: tuple[int, int, int]) -> tuple[float, int]:
+            rows, cols, panels = tile
+            tasks = n * (oh // rows) * (co // panels)
+            busy = min(1.0, tasks / (-(-tasks // device.cores) * device.cores))
+            return tile_score(rows * cols, panels, width, device) * busy, cols
+
+        tiles = [(r, w, p) for r in divisors(oh, 4) for w in divisors(ow, 28) for p in divisors(co, 8)]
+        rows, cols, panels = max(tiles, key=rate)
+        decisions = {"oh": rows, "ow": cols, "oc": panels, "order": 0}
+        if any(name.startswith("pad_input") for name in work.names):
+            decisions["pad"] = 0 if co // panels > 1 else 1
+        return decisions
+
+    def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
+        """Tile, place the epilogue in the tile, place the padding."""
+        sch, anchor = work.sch, work.blocks[work.index(self.name)]
+        out = fuse_epilogue(work, work.index(self.name))
+        sch.set_scope(anchor, 0, "local")
+        n, co, oh, ow, c, rc, ry, rx, ri = sch.get_loops(anchor)
+        wo, wi = sch.split(ow, [None, decisions["ow"]])
+        ho, hi = sch.split(oh, [None, decisions["oh"]])
+        coo, coi = sch.split(co, [None, decisions["oc"]])
+        outer = (n, coo, ho) if decisions["order"] == 0 else (n, ho, coo)
+        sch.reorder(*outer, wo, rc, ry, rx, ri, hi, coi, wi, c)
+        fused = sch.fuse(*outer[:2]) if decisions["order"] == 2 else sch.fuse(*outer)
+        sch.parallel(fused)
+        depth = 3 if decisions["order"] == 2 else 2
+        sch.reverse_compute_at(out, wo)
+        finish_tile(sch, out, depth, lanes(device))
+        _vectorise_panel(sch, c, (hi, coi, wi))
+        sch.decompose_reduction(anchor, rc)
+        _place_padding(work, fused, decisions.get("pad", 0))
+
+
+class Depthwise:
+    """Template of `depthwise_nchwc`: `oh` x `ow` accumulators of one channel panel; `pad` as in `Conv2d`."""
+
+    name = "depthwise_nchwc"
+
+    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
+        """Return the tiles that fit the registers."""
+        _, _, oh, ow, _ = _spatial(work, self.name)
+        found = {"oh": divisors(oh, 4), "ow": divisors(ow, 28)}
+        if any(n.startswith("pad_input") for n in work.names):
+            found["pad"] = [0, 1]
+        return found
+
+    def default(self, work: Work, device: Device) -> dict[str, int]:
+        """Pick the widest tile of up to 14 accumulators."""
+        _, _, _, ow, c = _spatial(work, self.name)
+        limit = max(1, (device.vector_registers // 2 - 2) // -(-c // lanes(device)))
+        decisions = {"oh": 1, "ow": max(divisors(ow, limit))}
+        if any(n.startswith("pad_input") for n in work.names):
+            decisions["pad"] = 1
+        return decisions
+
+    def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
+        """Tile, place the epilogue in the tile, place the padding."""
+        sch, anchor = work.sch, work.blocks[work.index(self.name)]
+        out = fuse_epilogue(work, work.index(self.name))
+        sch.set_scope(anchor, 0, "local")
+        n, co, oh, ow, c, ry, rx = sch.get_loops(anchor)
+        wo, wi = sch.split(ow, [None, decisions["ow"]])
+        ho, hi = sch.split(oh, [None, decisions["oh"]])
+        sch.reorder(n, co, ho, wo, ry, rx, hi, wi, c)
+        fused = sch.fuse(n, co, ho)
+        sch.parallel(fused)
+        sch.reverse_compute_at(out, wo)
+        finish_tile(sch, out, 2, lanes(device))
+        _vectorise_panel(sch, c, (hi, wi))
+        if extent(sch, rx) <= 5:
+            sch.unroll(rx)
+        sch.decompose_reduction(anchor, ry)
+        _place_padding(work, fused, decisions.get("pad", 0))
+
+
+def _spatial(work: Work, name: str) -> tuple[int, int, int, int, int]:
+    loops = work.sch.get_loops(work.blocks[work.index(name)])[:5]
+    n, co, oh, ow, c = (extent(work.sch, loop) for loop in loops)
+    return n, co, oh, ow, c
+
+
+def _vectorise_panel(sch: Any, panel: Any, tile: tuple[Any, ...]) -> None:
+    if extent(sch, panel) > 1:
+        sch.vectorize(panel)
+    for loop in tile:
+        sch.unroll(loop)
+
+
+def _place_padding(work: Work, fused: Any, inside: int) -> None:
+    index = work.index("pad_input")
+    if index < 0:
+        return
+    sch, block = work.sch, work.blocks[index]
+    if inside:
+        sch.compute_at(block, fused)
+        last = sch.get_loops(block)[-1]
+        if 1 < extent(sch, last) <= 64:
+            sch.vectorize(last)
+        return
+    last = sch.get_loops(block)[-1]
+    flatten_parallel(sch, block, keep=2)
+    if 1 < extent(sch, last) <= 64:
+        sch.vectorize(last)

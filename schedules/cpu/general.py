@@ -1,0 +1,146 @@
+"""Kernels without a template of their own: elementwise and injective chains, layout moves, pooling, plain reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvmstack.core.device import Device
+from tvmstack.schedules.cpu.blocks import PARALLEL_GRAIN, Work, divisors, extent, flatten_parallel
+
+__all__ = ["Generic", "Injective", "Pool"]
+
+
+class Pool:
+    """Template of `pool_nchwc`: the channel panel in vectors, `ow` outputs of a row at once."""
+
+    name = "pool_nchwc"
+
+    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
+        """Nothing to tune: memory bound."""
+        return {}
+
+    def default(self, work: Work, device: Device) -> dict[str, int]:
+        """Return no decisions."""
+        return {}
+
+    def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
+        """Accumulate in registers and finish each tile in place."""
+        sch, index = work.sch, work.index(self.name)
+        anchor = work.blocks[index]
+        for block, name in zip(work.blocks[:index], work.names[:index], strict=True):
+            if not name.startswith("pad_input"):
+                sch.compute_inline(block)
+        n, co, oh, ow, c, ry, rx = sch.get_loops(anchor)
+        wo, wi = sch.split(ow, [None, max(divisors(extent(sch, ow), 8))])
+        sch.reorder(n, co, oh, wo, ry, rx, wi, c)
+        fused = sch.fuse(n, co, oh)
+        sch.parallel(fused)
+        after = work.blocks[index + 1 :]
+        for block in after[:-1]:
+            sch.compute_inline(block)
+        if after:
+            sch.set_scope(anchor, 0, "local")
+            sch.reverse_compute_at(after[-1], wo)
+            last = sch.get_loops(after[-1])[-1]
+            if 1 < extent(sch, last) <= 64:
+                sch.vectorize(last)
+        if extent(sch, c) > 1:
+            sch.vectorize(c)
+        sch.unroll(wi)
+        sch.decompose_reduction(anchor, ry)
+        if work.index("pad_input") >= 0:
+            pad = work.blocks[work.index("pad_input")]
+            sch.compute_at(pad, fused)
+            last = sch.get_loops(pad)[-1]
+            if 1 < extent(sch, last) <= 64:
+                sch.vectorize(last)
+
+
+class Injective:
+    """Every block is injective: all but the last are inlined, its outer loops run in parallel; LLVM vectorises the inner one."""
+
+    name = "injective"
+
+    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
+        """Nothing to tune: one pass over memory."""
+        return {}
+
+    def default(self, work: Work, device: Device) -> dict[str, int]:
+        """Return no decisions."""
+        return {}
+
+    def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
+        """Inline, then run in parallel."""
+        for block in work.blocks[:-1]:
+            work.sch.compute_inline(block)
+        parallel_injective(work.sch, work.blocks[-1])
+
+
+class Generic:
+    """Anything else: each block on its own, its data-parallel loops outside and in parallel, its reduction inside."""
+
+    name = "generic"
+
+    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
+        """Nothing to tune here; MetaSchedule's sketches may."""
+        return {}
+
+    def default(self, work: Work, device: Device) -> dict[str, int]:
+        """Return no decisions."""
+        return {}
+
+    def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
+        """Schedule each block by its kind; what has a shape we do not know is left as it is written."""
+        sch = work.sch
+        for block, name in zip(work.blocks, work.names, strict=True):
+            kinds = [int(v.iter_type) for v in sch.get(block).iter_vars]
+            loops = sch.get_loops(block)
+            if len(loops) != len(kinds) or any(k not in (0, 2) for k in kinds):
+                continue
+            if 2 not in kinds:
+                if not _inlined(sch, block, name, work):
+                    parallel_injective(sch, block)
+                continue
+            _reduction(sch, loops, kinds)
+
+
+def parallel_injective(sch: Any, block: Any) -> None:
+    """Parallelise an injective block, keeping an inner loop long enough to vectorise."""
+    loops = sch.get_loops(block)
+    if not loops:
+        return
+    keep = 1
+    if len(loops) > 1 and extent(sch, loops[-1]) < 16:
+        keep = 2
+    flatten_parallel(sch, block, keep=keep)
+
+
+def _inlined(sch: Any, block: Any, name: str, work: Work) -> bool:
+    """Inline an elementwise producer of one consumer; a block that writes an output or feeds several stays."""
+    consumers = sch.get_consumers(block)
+    if len(consumers) != 1:
+        return False
+    try:
+        sch.compute_inline(block)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _reduction(sch: Any, loops: list[Any], kinds: list[int]) -> None:
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 0]
+    reduce = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 2]
+    work = 1
+    for loop in loops:
+        work *= extent(sch, loop)
+    if not spatial or work < PARALLEL_GRAIN:
+        return
+    contiguous_last = kinds[-1] == 0
+    if contiguous_last and len(spatial) > 1:
+        sch.reorder(*spatial[:-1], *reduce, spatial[-1])
+        outer = spatial[:-1]
+    else:
+        outer = spatial
+    fused = sch.fuse(*outer) if len(outer) > 1 else outer[0]
+    sch.parallel(fused)

@@ -1,0 +1,104 @@
+"""Matrix products: packed weights (`dense`) and two computed operands (`batch_matmul`), one register-blocked loop nest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvmstack.core.device import Device
+from tvmstack.schedules.cpu.blocks import (
+    Work,
+    divisors,
+    extent,
+    finish_tile,
+    flatten_parallel,
+    fuse_epilogue,
+    lanes,
+    tile_score,
+)
+
+__all__ = ["BatchMatmul", "Dense"]
+
+
+class Dense:
+    """Template of `dense`: X (M, K) times weights packed in panels.
+
+    Decisions: `m`, `n` (the register tile: rows and panels), `order` (0: panels outermost, each read once from memory; 1: rows
+    outermost), `unroll` (steps of the reduction unrolled).
+    """
+
+    name = "dense"
+    _batch = 0
+
+    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
+        """Return the tiles, the loop orders and the unrolling."""
+        rows, panels, _ = self._extents(work, device)
+        return {"m": divisors(rows, 28), "n": divisors(panels, 8), "order": [0, 1], "unroll": [1, 4]}
+
+    def default(self, work: Work, device: Device) -> dict[str, int]:
+        """Pick the tile of the best score that leaves every core something to do."""
+        rows, panels, width = self._extents(work, device)
+        vectors = -(-width // lanes(device))
+
+        def rate(tile: tuple[int, int]) -> tuple[float, int]:
+            tasks = (rows // tile[0]) * (panels // tile[1])
+            busy = min(1.0, tasks / (-(-tasks // device.cores) * device.cores))
+            return tile_score(tile[0], tile[1], vectors, device) * busy, tile[1]
+
+        m, n = max(((m, n) for m in divisors(rows, 28) for n in divisors(panels, 8)), key=rate)
+        return {"m": m, "n": n, "order": 0, "unroll": 1}
+
+    def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
+        """Tile and place the epilogue in the tile."""
+        sch, anchor = work.sch, work.blocks[work.index(self.name)]
+        _, _, width = self._extents(work, device)
+        out = fuse_epilogue(work, work.index(self.name))
+        sch.set_scope(anchor, 0, "local")
+        *batch, i, j, k = sch.get_loops(anchor)
+        io, ii = sch.split(i, [None, decisions["m"]])
+        jo, ji, jv = sch.split(j, [None, decisions["n"], width])
+        outer = (*batch, jo, io) if decisions["order"] == 0 else (*batch, io, jo)
+        steps = decisions["unroll"]
+        if steps > 1 and extent(sch, k) % steps == 0:
+            ko, ki = sch.split(k, [None, steps])
+            sch.reorder(*outer, ko, ki, ii, ji, jv)
+            sch.unroll(ki)
+        else:
+            ko = k
+            sch.reorder(*outer, ko, ii, ji, jv)
+        fused = sch.fuse(*outer)
+        sch.parallel(fused)
+        sch.reverse_compute_at(out, fused)
+        finish_tile(sch, out, 1, width)
+        if width > 1:
+            sch.vectorize(jv)
+        sch.unroll(ji)
+        sch.unroll(ii)
+        sch.decompose_reduction(anchor, ko)
+        self._place_packing(work)
+
+    def _extents(self, work: Work, device: Device) -> tuple[int, int, int]:
+        """Return rows, panels and the width of a panel."""
+        block = work.blocks[work.index(self.name)]
+        *_, i, j, _ = work.sch.get_loops(block)
+        rows, cols = extent(work.sch, i), extent(work.sch, j)
+        width = self._width(work, block, device)
+        return rows, cols // width, width
+
+    def _width(self, work: Work, block: Any, device: Device) -> int:
+        reads = work.sch.get(block).reads
+        return int(reads[-1].source.shape[-1])
+
+    def _place_packing(self, work: Work) -> None:
+        """Nothing to pack: the weights come packed."""
+
+
+class BatchMatmul(Dense):
+    """Template of `batch_matmul`: as `Dense`, after packing the second operand once a call."""
+
+    name = "batch_matmul"
+
+    def _place_packing(self, work: Work) -> None:
+        index = work.index("pack_panels")
+        block = work.blocks[index]
+        flatten_parallel(work.sch, block, keep=1)

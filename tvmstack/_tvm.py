@@ -1,0 +1,53 @@
+"""The only place that spells TVM names known to move between releases, and that works round its import traps."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import types
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx, topi
+from tvm.relax import transform as relax_transform
+from tvm.s_tir import Schedule
+from tvm.s_tir import analysis as s_tir_analysis
+from tvm.s_tir import renew_defs
+
+__all__ = [
+    "Schedule",
+    "is_constant",
+    "light_intrinsics",
+    "relax",
+    "relax_transform",
+    "renew_defs",
+    "s_tir_analysis",
+    "te",
+    "tirx",
+    "topi",
+    "tvm",
+]
+
+
+def is_constant(expr: Any) -> bool:
+    """Whether a Relax expression is a tensor constant (its data is in `.value`)."""
+    return isinstance(expr, tvm.ir.GenericConst)
+
+
+def light_intrinsics() -> None:
+    """Register only the tensor intrinsics of the CPU families.
+
+    Importing `tvm.s_tir.tensor_intrin` builds every CUDA, ROCm and Hexagon intrinsic and costs 20 to 40 s of CPU in each
+    process, which MetaSchedule would pay in every worker.
+    """
+    package = importlib.import_module("tvm.s_tir")
+    name = "tvm.s_tir.tensor_intrin"
+    if name in sys.modules or package.__file__ is None:
+        return
+    module = types.ModuleType(name)
+    module.__path__ = [os.path.join(os.path.dirname(package.__file__), "tensor_intrin")]
+    sys.modules[name] = module
+    package.tensor_intrin = module
+    for family in ("x86", "arm_cpu"):
+        importlib.import_module(f"{name}.{family}")

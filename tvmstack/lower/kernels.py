@@ -1,0 +1,382 @@
+"""Tensor expressions of the kernels that `schedules/` has templates for.
+
+Each is written so that its template needs no predicate inside the inner loops: the anchor (the reduction) is computed on extents
+padded to whole tiles, reading its input at a clamped index, and a last stage crops to the real extents. The name of the
+anchor's block is the template's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvmstack._tvm import te, tirx
+from tvmstack.lower.vector_math import exp_f32
+
+__all__ = [
+    "attention",
+    "batch_matmul",
+    "conv2d_nchwc",
+    "dense",
+    "depthwise_conv2d_nchwc",
+    "from_blocked",
+    "layer_norm",
+    "padded_extent",
+    "pool2d_nchwc",
+    "softmax",
+    "spatial_mean_nchwc",
+    "to_blocked",
+]
+
+_TILES = range(5, 15)
+
+
+def padded_extent(extent: int) -> int:
+    """Return the least extent >= `extent` that a register tile of 5 to 14 rows divides, or `extent` where it is small."""
+    if extent <= 14:
+        return extent
+    limit = extent + max(1, extent // 16)
+    for padded in range(extent, limit + 1):
+        if any(padded % tile == 0 for tile in _TILES if tile >= 6):
+            return padded
+    return extent
+
+
+def _shape(tensor: Any) -> list[int]:
+    return [int(d) for d in tensor.shape]
+
+
+def _clamp(index: Any, extent: int, bound: int) -> Any:
+    """Keep `index`, which may reach `bound`, inside `extent`."""
+    return index if bound < extent else te.min(index, extent - 1)
+
+
+def to_blocked(x: Any, block: int) -> Any:
+    """(N, C, H, W) -> (N, C/block, H, W, block)."""
+    n, c, h, w = _shape(x)
+    return te.compute(
+        (n, c // block, h, w, block), lambda b, co, y, xx, ci: x[b, co * block + ci, y, xx], name="to_blocked"
+    )
+
+
+def from_blocked(x: Any, channels: int) -> Any:
+    """(N, C/block, H, W, block) -> (N, channels, H, W); channels beyond `channels` are dropped."""
+    n, _, h, w, block = _shape(x)
+    return te.compute(
+        (n, channels, h, w), lambda b, c, y, xx: x[b, c // block, y, xx, c % block], name="from_blocked"
+    )
+
+
+def _padded_input(x: Any, pads: Sequence[int], block: int | None, need: tuple[int, int]) -> Any:
+    """Return x zero-padded (top, left, bottom, right) to at least `need` rows and columns, blocked by `block` if x is plain."""
+    top, left, _, _ = pads
+    plain = block is not None
+    shape = _shape(x)
+    h, w = shape[2], shape[3]
+    rows, cols = max(need[0], h + top), max(need[1], w + left)
+    zero = tirx.const(0, x.dtype)
+
+    def value(b: Any, co: Any, y: Any, xx: Any, ci: Any) -> Any:
+        item = x[b, co * block + ci, y - top, xx - left] if plain else x[b, co, y - top, xx - left, ci]
+        inside = tirx.all(y >= top, y < h + top, xx >= left, xx < w + left)
+        return tirx.if_then_else(inside, item, zero)
+
+    outer = (shape[0], shape[1] // block, rows, cols, block) if plain else (shape[0], shape[1], rows, cols, shape[4])
+    return te.compute(outer, value, name="pad_input")
+
+
+def conv2d_nchwc(
+    x: Any,
+    weight: Any,
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    plain_block: int | None = None,
+) -> Any:
+    """Direct convolution in blocked layout.
+
+    Args:
+        x: (N, C/ic, H, W, ic), or (N, C, H, W) when `plain_block` gives ic.
+        weight: (O/oc, C/groups/ic, KH, KW, ic, oc), packed at compile time.
+        strides: along H and W.
+        pads: top, left, bottom, right.
+        dilations: along H and W.
+        groups: number of groups; oc divides O/groups, ic divides C/groups.
+        plain_block: the input block ic, for an input in plain layout.
+
+    Returns:
+        (N, O/oc, OH, OW, oc)
+    """
+    n, ic = _shape(x)[0], plain_block or _shape(x)[4]
+    h, w = _shape(x)[2], _shape(x)[3]
+    co, ci, kh, kw, _, oc = _shape(weight)
+    (sh, sw), (dh, dw) = strides, dilations
+    oh = (h + pads[0] + pads[2] - dh * (kh - 1) - 1) // sh + 1
+    ow = (w + pads[1] + pads[3] - dw * (kw - 1) - 1) // sw + 1
+    owp = padded_extent(ow)
+    last = ((oh - 1) * sh + (kh - 1) * dh, (owp - 1) * sw + (kw - 1) * dw)
+    if any(pads) or plain_block:
+        x = _padded_input(x, pads, plain_block, (last[0] + 1, last[1] + 1))
+    cols = _shape(x)[3]
+    per_group = co // groups
+    rc, ri = te.reduce_axis((0, ci), "rc"), te.reduce_axis((0, ic), "ri")
+    ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+
+    def product(b: Any, o: Any, y: Any, xx: Any, c: Any) -> Any:
+        chunk = rc if groups == 1 else (o // per_group) * ci + rc
+        col = _clamp(xx * sw + rx * dw, cols, last[1])
+        return te.sum(x[b, chunk, y * sh + ry * dh, col, ri] * weight[o, rc, ry, rx, ri, c], axis=[rc, ry, rx, ri])
+
+    acc = te.compute((n, co, oh, owp, oc), product, name="conv2d_nchwc")
+    return te.compute((n, co, oh, ow, oc), lambda b, o, y, xx, c: acc[b, o, y, xx, c], name="crop")
+
+
+def depthwise_conv2d_nchwc(
+    x: Any,
+    weight: Any,
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> Any:
+    """Depthwise convolution in blocked layout: x (N, C/c, H, W, c), weight (C/c, KH, KW, c) -> (N, C/c, OH, OW, c)."""
+    n, co, h, w, block = _shape(x)
+    _, kh, kw, _ = _shape(weight)
+    (sh, sw), (dh, dw) = strides, dilations
+    oh = (h + pads[0] + pads[2] - dh * (kh - 1) - 1) // sh + 1
+    ow = (w + pads[1] + pads[3] - dw * (kw - 1) - 1) // sw + 1
+    owp = padded_extent(ow)
+    last = ((oh - 1) * sh + (kh - 1) * dh, (owp - 1) * sw + (kw - 1) * dw)
+    if any(pads):
+        x = _padded_input(x, pads, None, (last[0] + 1, last[1] + 1))
+    cols = _shape(x)[3]
+    ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+
+    def product(b: Any, o: Any, y: Any, xx: Any, c: Any) -> Any:
+        col = _clamp(xx * sw + rx * dw, cols, last[1])
+        return te.sum(x[b, o, y * sh + ry * dh, col, c] * weight[o, ry, rx, c], axis=[ry, rx])
+
+    acc = te.compute((n, co, oh, owp, block), product, name="depthwise_nchwc")
+    return te.compute((n, co, oh, ow, block), lambda b, o, y, xx, c: acc[b, o, y, xx, c], name="crop")
+
+
+def pool2d_nchwc(
+    x: Any,
+    *,
+    kind: str,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    out: Sequence[int],
+    count_include_pad: bool,
+) -> Any:
+    """Max or average pooling in blocked layout: (N, C/c, H, W, c) -> (N, C/c, *out, c); the window is clipped to the input.
+
+    A maximum keeps NaN, as onnxruntime's does not promise but IEEE users expect from ONNX's definition.
+    """
+    n, co, h, w, block = _shape(x)
+    (kh, kw), (sh, sw), (dh, dw) = kernel, strides, dilations
+    ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+    top, left = pads[0], pads[1]
+    rows, cols = (out[0] - 1) * sh + (kh - 1) * dh, (out[1] - 1) * sw + (kw - 1) * dw
+    padded = top or left or rows >= h or cols >= w
+    fill = tirx.min_value(x.dtype) if kind == "max" else tirx.const(0, x.dtype)
+    if padded:
+        source = x
+
+        def value(b: Any, o: Any, y: Any, xx: Any, c: Any) -> Any:
+            inside = tirx.all(y >= top, y < h + top, xx >= left, xx < w + left)
+            return tirx.if_then_else(inside, source[b, o, y - top, xx - left, c], fill)
+
+        x = te.compute((n, co, max(rows + 1, h + top), max(cols + 1, w + left), block), value, name="pad_input")
+
+    def item(b: Any, o: Any, y: Any, xx: Any, c: Any) -> Any:
+        return x[b, o, y * sh + ry * dh, xx * sw + rx * dw, c]
+
+    shape = (n, co, out[0], out[1], block)
+    if kind == "max":
+        return te.compute(shape, lambda *i: te.max(item(*i), axis=[ry, rx]), name="pool_nchwc")
+    total = te.compute(shape, lambda *i: te.sum(item(*i), axis=[ry, rx]), name="pool_nchwc")
+
+    def scaled(b: Any, o: Any, y: Any, xx: Any, c: Any) -> Any:
+        if count_include_pad or not padded:
+            # the window is clipped to the padded input, which the padding given bounds
+            rows_in = _span(y, sh, dh, kh, 0, h + pads[0] + pads[2]) if padded else kh
+            cols_in = _span(xx, sw, dw, kw, 0, w + pads[1] + pads[3]) if padded else kw
+        else:
+            rows_in, cols_in = _span(y, sh, dh, kh, top, h), _span(xx, sw, dw, kw, left, w)
+        return total[b, o, y, xx, c] / tirx.Cast(x.dtype, rows_in * cols_in)
+
+    return te.compute(shape, scaled, name="average")
+
+
+def _span(index: Any, stride: int, dilation: int, kernel: int, before: int, extent: int) -> Any:
+    """How many taps of the window at `index` fall inside [0, extent)."""
+    start = index * stride - before
+    if dilation == 1:
+        return te.max(te.min(start + kernel, extent) - te.max(start, 0), 1)
+    first = te.max(0, (-start + dilation - 1) // dilation)
+    last = te.min(kernel - 1, (extent - 1 - start) // dilation)
+    return te.max(last - first + 1, 1)
+
+
+def spatial_mean_nchwc(x: Any) -> Any:
+    """Mean over H and W in blocked layout: (N, C/c, H, W, c) -> (N, C/c, 1, 1, c)."""
+    n, co, h, w, block = _shape(x)
+    ry, rx = te.reduce_axis((0, h), "ry"), te.reduce_axis((0, w), "rx")
+    total = te.compute(
+        (n, co, 1, 1, block),
+        lambda b, o, y, xx, c: te.sum(x[b, o, y + ry, xx + rx, c], axis=[ry, rx]),
+        name="pool_nchwc",
+    )
+    scale = tirx.const(1.0 / (h * w), x.dtype)
+    return te.compute(total.shape, lambda *i: total(*i) * scale, name="average")
+
+
+def dense(x: Any, weight: Any, columns: int) -> Any:
+    """Matrix product with packed weights: x (M, K), weight (N/panel, K, panel) -> (M, columns); columns <= N."""
+    m, k = _shape(x)
+    panels, _, width = _shape(weight)
+    rows = padded_extent(m)
+    rk = te.reduce_axis((0, k), "rk")
+    acc = te.compute(
+        (rows, panels * width),
+        lambda i, j: te.sum(x[_clamp(i, m, rows - 1), rk] * weight[j // width, rk, j % width], axis=rk),
+        name="dense",
+    )
+    return te.compute((m, columns), lambda i, j: acc[i, j], name="crop")
+
+
+def batch_matmul(x: Any, y: Any, *, lanes: int, transposed: bool = False) -> Any:
+    """Batched product of two computed operands: x (B, M, K), y (B, K, N), or (B, N, K) when `transposed` -> (B, M, N).
+
+    A batch of one on either side broadcasts. y is packed into panels of `lanes` columns once a call.
+    """
+    bx, m, k = _shape(x)
+    by, n = _shape(y)[0], _shape(y)[1 if transposed else 2]
+    batch, rows = max(bx, by), padded_extent(m)
+    panels = -(-n // lanes)
+    rk = te.reduce_axis((0, k), "rk")
+
+    def packed_item(b: Any, p: Any, r: Any, lane: Any) -> Any:
+        col = _clamp(p * lanes + lane, n, panels * lanes - 1)
+        return y[b, col, r] if transposed else y[b, r, col]
+
+    packed = te.compute((by, panels, k, lanes), packed_item, name="pack_panels")
+    acc = te.compute(
+        (batch, rows, panels * lanes),
+        lambda b, i, j: te.sum(
+            x[b if bx > 1 else 0, _clamp(i, m, rows - 1), rk]
+            * packed[b if by > 1 else 0, j // lanes, rk, j % lanes],
+            axis=rk,
+        ),
+        name="batch_matmul",
+    )
+    return te.compute((batch, m, n), lambda b, i, j: acc[b, i, j], name="crop")
+
+
+def _row_reduce(kind: str, item: Any, lead: Sequence[int], length: int, lanes: int, name: str) -> Any:
+    """Reduce `item(*lead, k)` over k in [0, length): whole vectors lane by lane, the rest one by one, then across the lanes."""
+    reduce = te.sum if kind == "sum" else te.max
+    whole = length // lanes
+    parts = []
+    if whole:
+        rv, rl = te.reduce_axis((0, whole), "rv"), te.reduce_axis((0, lanes), "rl")
+        by_lane = te.compute(
+            (*lead, lanes), lambda *i: reduce(item(*i[:-1], rv * lanes + i[-1]), axis=rv), name=f"{name}_lanes"
+        )
+        parts.append(te.compute(tuple(lead), lambda *i: reduce(by_lane(*i, rl), axis=rl), name=f"{name}_across"))
+    if length % lanes:
+        rt = te.reduce_axis((0, length % lanes), "rt")
+        parts.append(
+            te.compute(tuple(lead), lambda *i: reduce(item(*i, whole * lanes + rt), axis=rt), name=f"{name}_tail")
+        )
+    if len(parts) == 1:
+        return parts[0]
+    both = (lambda a, b: a + b) if kind == "sum" else te.max
+    return te.compute(tuple(lead), lambda *i: both(parts[0](*i), parts[1](*i)), name=f"{name}_both")
+
+
+def softmax(x: Any, *, lanes: int, log: bool = False) -> Any:
+    """Softmax (or its logarithm) over the last axis of x (rows, length)."""
+    rows, length = _shape(x)
+    top = _row_reduce("max", lambda i, k: x[i, k], (rows,), length, lanes, "softmax_max")
+    shifted = te.compute((rows, length), lambda i, j: exp_f32(x[i, j] - top[i]), name="softmax_exp")
+    total = _row_reduce("sum", lambda i, k: shifted[i, k], (rows,), length, lanes, "softmax_sum")
+    if log:
+        shift = te.compute((rows,), lambda i: top[i] + te.log(total[i]), name="softmax_shift")
+        return te.compute((rows, length), lambda i, j: x[i, j] - shift[i], name="softmax_out")
+    inverse = te.compute((rows,), lambda i: tirx.const(1, x.dtype) / total[i], name="softmax_inverse")
+    return te.compute((rows, length), lambda i, j: shifted[i, j] * inverse[i], name="softmax_out")
+
+
+def layer_norm(x: Any, gamma: Any, beta: Any, *, epsilon: float, lanes: int) -> Any:
+    """Layer normalisation over the last axis of x (rows, length), the variance in a second pass (no cancellation)."""
+    rows, length = _shape(x)
+    scale, eps = tirx.const(1.0 / length, x.dtype), tirx.const(epsilon, x.dtype)
+    total = _row_reduce("sum", lambda i, k: x[i, k], (rows,), length, lanes, "norm_sum")
+    mean = te.compute((rows,), lambda i: total[i] * scale, name="norm_mean")
+    centred = te.compute((rows, length), lambda i, j: x[i, j] - mean[i], name="norm_centred")
+    square = _row_reduce(
+        "sum", lambda i, k: centred[i, k] * centred[i, k], (rows,), length, lanes, "norm_square"
+    )
+    factor = te.compute((rows,), lambda i: tirx.const(1, x.dtype) / te.sqrt(square[i] * scale + eps), name="norm_factor")
+    return te.compute((rows, length), lambda i, j: centred[i, j] * factor[i] * gamma[j] + beta[j], name="norm_out")
+
+
+def attention(q: Any, k: Any, v: Any, mask: Any | None, *, scale: float, lanes: int) -> Any:
+    """Scaled dot-product attention, the scores never written to memory.
+
+    Args:
+        q: (B, M, D) float32.
+        k: (B, N, D) float32.
+        v: (B, N, E) float32.
+        mask: added to the scores, (B or 1, M or 1, N), or None.
+        scale: factor on the scores.
+        lanes: floats of a vector register.
+
+    Returns:
+        (B, M, E)
+    """
+    batch, m, depth = _shape(q)
+    n, width = _shape(v)[1], _shape(v)[2]
+    rows, panels = padded_extent(m), -(-n // lanes)
+    cols = panels * lanes
+    lowest = tirx.min_value("float32")
+    factor = tirx.const(scale, "float32")
+
+    def key(b: Any, p: Any, r: Any, lane: Any) -> Any:
+        return k[b, _clamp(p * lanes + lane, n, cols - 1), r]
+
+    packed = te.compute((batch, panels, depth, lanes), key, name="pack_panels")
+    rd = te.reduce_axis((0, depth), "rd")
+    dots = te.compute(
+        (batch, rows, cols),
+        lambda b, i, j: te.sum(
+            q[b, _clamp(i, m, rows - 1), rd] * packed[b, j // lanes, rd, j % lanes], axis=rd
+        ),
+        name="attention_scores",
+    )
+
+    def score(b: Any, i: Any, j: Any) -> Any:
+        value = dots[b, i, j] * factor
+        if mask is not None:
+            mb, mm, _ = _shape(mask)
+            row = 0 if mm == 1 else _clamp(i, m, rows - 1)
+            value = value + mask[b if mb > 1 else 0, row, _clamp(j, n, cols - 1)]
+        return value if cols == n else tirx.Select(j < n, value, lowest)
+
+    masked = te.compute((batch, rows, cols), score, name="attention_masked")
+    top = _row_reduce("max", lambda b, i, j: masked[b, i, j], (batch, rows), cols, lanes, "attention_max")
+    weight = te.compute((batch, rows, cols), lambda b, i, j: exp_f32(masked[b, i, j] - top[b, i]), name="attention_exp")
+    total = _row_reduce("sum", lambda b, i, j: weight[b, i, j], (batch, rows), cols, lanes, "attention_sum")
+    rn = te.reduce_axis((0, n), "rn")
+    acc = te.compute(
+        (batch, rows, width),
+        lambda b, i, e: te.sum(weight[b, i, rn] * v[b, rn, e], axis=rn),
+        name="attention",
+    )
+    return te.compute((batch, m, width), lambda b, i, e: acc[b, i, e] / total[b, i], name="crop")

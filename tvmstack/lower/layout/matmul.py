@@ -1,0 +1,198 @@
+"""Matrix products, attention and row normalisations: packed weights, two-dimensional rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tvmstack._tvm import relax, tvm
+from tvmstack.lower import kernels
+from tvmstack.lower.layout.rewriter import Rewriter, Value, best_divisor, dtype_of, handles, shape_of
+
+__all__ = ["pack_dense_weight"]
+
+_LEAST_LANES = 0.7
+
+
+def pack_dense_weight(weight: np.ndarray, panel: int) -> np.ndarray:
+    """(K, N) -> (N/panel, K, panel), the columns padded with zeros to whole panels."""
+    k, n = weight.shape
+    padded = -(-n // panel) * panel
+    if padded != n:
+        weight = np.concatenate([weight, np.zeros((k, padded - n), weight.dtype)], axis=1)
+    return np.ascontiguousarray(weight.reshape(k, padded // panel, panel).transpose(1, 0, 2))
+
+
+def _panel(columns: int, lanes: int) -> int:
+    """Return the panel width: a divisor that fills the lanes, or whole vectors with padded columns."""
+    block = best_divisor(columns, lanes)
+    return block if block / (-(-block // lanes) * lanes) >= _LEAST_LANES else lanes
+
+
+@handles("relax.matmul")
+def matmul(rewriter: Rewriter, call: Any) -> Value | None:
+    """Choose between attention, a packed dense product and a batched product."""
+    left, right = call.args
+    a, b, shape = shape_of(left), shape_of(right), shape_of(call)
+    if a is None or b is None or not shape or len(a) < 2 or len(b) < 2 or dtype_of(call) != "float32":
+        return None
+    if 0 in a or 0 in b or dtype_of(left) != "float32" or dtype_of(right) != "float32":
+        return None
+    weight = rewriter.array(right)
+    if weight is not None and weight.ndim == 2:
+        return _dense(rewriter, rewriter.value(left), weight, shape)
+    return _attention(rewriter, call, shape) or _batched(rewriter, left, right, shape)
+
+
+def _dense(rewriter: Rewriter, value: Value, weight: np.ndarray, shape: tuple[int, ...]) -> Value:
+    packed = pack_dense_weight(weight, _panel(weight.shape[1], rewriter.lanes))
+    made = rewriter.te(kernels.dense, rewriter.rows(value), relax.const(packed), weight.shape[1])
+    return Value(shape=shape, rows=made)
+
+
+def _batched(rewriter: Rewriter, left: Any, right: Any, shape: tuple[int, ...]) -> Value | None:
+    source, transposed = _untransposed(rewriter, right)
+    a, b = shape_of(left), shape_of(source)
+    assert a is not None and b is not None
+    batch_a, batch_b = math.prod(a[:-2]), math.prod(b[:-2])
+    lead_a, lead_b = _squeezed(a[:-2]), _squeezed(b[:-2])
+    if lead_a != lead_b and lead_a and lead_b:
+        return None
+    x = rewriter.reshape(rewriter.plain(rewriter.value(left)), (batch_a, *a[-2:]))
+    y = rewriter.reshape(rewriter.plain(rewriter.value(source)), (batch_b, *b[-2:]))
+    lanes = min(rewriter.lanes, max(1, b[-2] if transposed else b[-1]))
+    made = rewriter.te(kernels.batch_matmul, x, y, lanes=lanes, transposed=transposed)
+    return Value(shape=shape, plain=rewriter.reshape(made, shape))
+
+
+def _squeezed(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(d for d in dims if d != 1)
+
+
+def _untransposed(rewriter: Rewriter, expr: Any) -> tuple[Any, bool]:
+    """Look through a transpose of the last two dims."""
+    call = rewriter.producer(expr)
+    if _is_call(call, "relax.permute_dims") and call.attrs.axes is not None:
+        axes = [int(a) for a in call.attrs.axes]
+        rank = len(axes)
+        if axes == [*range(rank - 2), rank - 1, rank - 2]:
+            return call.args[0], True
+    return expr, False
+
+
+def _is_call(call: Any, name: str) -> bool:
+    return isinstance(call, tvm.ir.Call) and isinstance(call.op, tvm.ir.Op) and call.op.name == name
+
+
+def _attention(rewriter: Rewriter, call: Any, shape: tuple[int, ...]) -> Value | None:
+    """Match softmax(q k^T * scale + mask) v and emit it as one kernel."""
+    found = _match_scores(rewriter, call.args[0])
+    if found is None:
+        return None
+    q, keys, scale, mask = found
+    source, transposed = _untransposed(rewriter, keys)
+    qs, ks, vs = shape_of(q), shape_of(keys), shape_of(call.args[1])
+    if qs is None or ks is None or vs is None or not (qs[:-2] == ks[:-2] == vs[:-2]):
+        return None
+    batch = math.prod(qs[:-2])
+    mask_expr = _mask(rewriter, mask, qs[:-2], (qs[-2], ks[-1])) if mask is not None else None
+    if mask is not None and mask_expr is None:
+        return None
+    key = rewriter.plain(rewriter.value(source))
+    if not transposed:
+        key = rewriter.emit(relax.op.permute_dims(key, [*range(len(ks) - 2), len(ks) - 1, len(ks) - 2]))
+    made = rewriter.te(
+        kernels.attention,
+        rewriter.reshape(rewriter.plain(rewriter.value(q)), (batch, *qs[-2:])),
+        rewriter.reshape(key, (batch, ks[-1], ks[-2])),
+        rewriter.reshape(rewriter.plain(rewriter.value(call.args[1])), (batch, *vs[-2:])),
+        mask_expr,
+        scale=scale,
+        lanes=rewriter.lanes,
+    )
+    return Value(shape=shape, plain=rewriter.reshape(made, shape))
+
+
+def _match_scores(rewriter: Rewriter, expr: Any) -> tuple[Any, Any, float, Any | None] | None:
+    """Return q, k^T, the scale and the mask of a softmax over scores that nothing else reads."""
+    probabilities = rewriter.producer(expr)
+    if not _is_call(probabilities, "relax.nn.softmax") or rewriter.uses.get(expr, 0) != 1:
+        return None
+    rank = len(shape_of(expr) or ())
+    if int(probabilities.attrs.axis) % rank != rank - 1:
+        return None
+    inner, mask, scale = probabilities.args[0], None, 1.0
+    call = rewriter.producer(inner)
+    if _is_call(call, "relax.add") and _only(rewriter, inner):
+        sides = list(call.args)
+        scores = next((s for s in sides if _is_scores(rewriter, s)), None)
+        if scores is None:
+            return None
+        inner, mask = scores, sides[1] if sides[0] is scores else sides[0]
+        call = rewriter.producer(inner)
+    if (_is_call(call, "relax.multiply") or _is_call(call, "relax.divide")) and _only(rewriter, inner):
+        factor = rewriter.array(call.args[1])
+        if factor is None or factor.size != 1:
+            return None
+        scale = float(factor.reshape(())) if _is_call(call, "relax.multiply") else 1.0 / float(factor.reshape(()))
+        inner = call.args[0]
+        call = rewriter.producer(inner)
+    if not _is_call(call, "relax.matmul") or not _only(rewriter, inner):
+        return None
+    return call.args[0], call.args[1], scale, mask
+
+
+def _only(rewriter: Rewriter, expr: Any) -> bool:
+    return rewriter.uses.get(expr, 0) == 1
+
+
+def _is_scores(rewriter: Rewriter, expr: Any) -> bool:
+    call = rewriter.producer(expr)
+    if _is_call(call, "relax.multiply") or _is_call(call, "relax.divide"):
+        call = rewriter.producer(call.args[0])
+    return _is_call(call, "relax.matmul")
+
+
+def _mask(rewriter: Rewriter, mask: Any, lead: tuple[int, ...], last: tuple[int, int]) -> Any | None:
+    """Return the mask as (B or 1, M or 1, N), or None where it broadcasts otherwise."""
+    shape = shape_of(mask)
+    if shape is None or dtype_of(mask) != "float32" or not shape or shape[-1] != last[1]:
+        return None
+    aligned = (1,) * (len(lead) + 2 - len(shape)) + shape
+    if aligned[-2] not in (1, last[0]):
+        return None
+    batch = aligned[:-2]
+    if math.prod(batch) != 1 and batch != lead:
+        return None
+    plain = rewriter.plain(rewriter.value(mask))
+    return rewriter.reshape(plain, (math.prod(batch), aligned[-2], last[1]))
+
+
+@handles("relax.nn.softmax", "relax.nn.log_softmax")
+def softmax(rewriter: Rewriter, call: Any) -> Value | None:
+    """Softmax over the last axis as a row kernel."""
+    value, shape = rewriter.value(call.args[0]), shape_of(call)
+    if not shape or int(call.attrs.axis) % len(shape) != len(shape) - 1 or dtype_of(call) != "float32" or 0 in shape:
+        return None
+    log = call.op.name.endswith("log_softmax")
+    made = rewriter.te(kernels.softmax, rewriter.rows(value), lanes=rewriter.lanes, log=log)
+    return Value(shape=shape, rows=made)
+
+
+@handles("relax.nn.layer_norm")
+def layer_norm(rewriter: Rewriter, call: Any) -> Value | None:
+    """Layer normalisation over the last axis as a row kernel."""
+    value, shape = rewriter.value(call.args[0]), shape_of(call)
+    if not shape or dtype_of(call) != "float32" or 0 in shape:
+        return None
+    if [int(a) % len(shape) for a in call.attrs.axes] != [len(shape) - 1]:
+        return None
+    gamma, beta = (rewriter.plain(rewriter.value(a)) for a in call.args[1:3])
+    if shape_of(gamma) != (shape[-1],) or shape_of(beta) != (shape[-1],):
+        return None
+    made = rewriter.te(
+        kernels.layer_norm, rewriter.rows(value), gamma, beta, epsilon=float(call.attrs.epsilon), lanes=rewriter.lanes
+    )
+    return Value(shape=shape, rows=made)

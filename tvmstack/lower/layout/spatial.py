@@ -1,0 +1,224 @@
+"""Convolution and pooling: blocked layouts, weights packed with numpy at compile time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tvmstack._tvm import relax
+from tvmstack.lower import kernels
+from tvmstack.lower.layout.rewriter import Rewriter, Value, dtype_of, handles, shape_of
+
+__all__ = ["pack_conv_weight"]
+
+# Below this share of useful lanes the output channels are padded to whole vectors and the result is cropped.
+_LEAST_LANES = 0.55
+# Images of up to this many channels are read plain: the padding stage changes their layout on the way.
+_FEW_CHANNELS = 4
+
+
+def pack_conv_weight(weight: np.ndarray, ic: int, oc: int) -> np.ndarray:
+    """(O, I, KH, KW) -> (O/oc, I/ic, KH, KW, ic, oc), the output channels padded with zeros to whole blocks."""
+    o, i, kh, kw = weight.shape
+    padded = -(-o // oc) * oc
+    if padded != o:
+        weight = np.concatenate([weight, np.zeros((padded - o, i, kh, kw), weight.dtype)])
+    blocks = weight.reshape(padded // oc, oc, i // ic, ic, kh, kw)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 4, 5, 3, 1))
+
+
+def _ints(values: Any) -> list[int]:
+    return [int(v) for v in values]
+
+
+def _four_pads(padding: Sequence[int]) -> list[int]:
+    return list(padding) if len(padding) == 4 else [padding[0], padding[1], padding[0], padding[1]]
+
+
+@handles("relax.nn.conv2d")
+def conv2d(rewriter: Rewriter, call: Any) -> Value | None:
+    """Turn a convolution with constant weights into a blocked kernel."""
+    attrs, shape = call.attrs, shape_of(call)
+    weight = rewriter.array(call.args[1])
+    if weight is None or shape is None or str(attrs.data_layout) != "NCHW" or dtype_of(call) != dtype_of(call.args[0]):
+        return None
+    settings = {
+        "strides": _ints(attrs.strides),
+        "pads": _four_pads(_ints(attrs.padding)),
+        "dilations": _ints(attrs.dilation),
+    }
+    return convolve(rewriter, rewriter.value(call.args[0]), weight, int(attrs.groups), settings, shape)
+
+
+@handles("relax.nn.conv1d")
+def conv1d(rewriter: Rewriter, call: Any) -> Value | None:
+    """Run a one-dimensional convolution as a two-dimensional one of height 1."""
+    attrs, shape = call.attrs, shape_of(call)
+    weight = rewriter.array(call.args[1])
+    if weight is None or shape is None or str(attrs.data_layout) != "NCW" or dtype_of(call) != dtype_of(call.args[0]):
+        return None
+    left, right = (_ints(attrs.padding) * 2)[:2]
+    settings = {
+        "strides": [1, *_ints(attrs.strides)],
+        "pads": [0, left, 0, right],
+        "dilations": [1, *_ints(attrs.dilation)],
+    }
+    value = rewriter.value(call.args[0])
+    return convolve(rewriter, value, weight[:, :, None, :], int(attrs.groups), settings, shape)
+
+
+def convolve(
+    rewriter: Rewriter,
+    value: Value,
+    weight: np.ndarray,
+    groups: int,
+    settings: dict[str, list[int]],
+    shape: tuple[int, ...],
+) -> Value | None:
+    """Emit the blocked convolution of `value` with a constant weight (O, I/groups, KH, KW); `shape` is the logical result's."""
+    if value.nchw is None:
+        return None
+    channels, out = value.nchw[1], weight.shape[0]
+    if groups == channels == out and groups > 1:
+        x = rewriter.blocked(value)
+        block = shape_of(x)[4]  # type: ignore[index]
+        packed = weight.reshape(out // block, block, *weight.shape[2:]).transpose(0, 2, 3, 1)
+        made = rewriter.te(
+            kernels.depthwise_conv2d_nchwc, x, relax.const(np.ascontiguousarray(packed)), **settings
+        )
+        return Value(shape=shape, blocked=made)
+    oc = rewriter.best_block(out, groups)
+    useful = oc / (-(-oc // rewriter.lanes) * rewriter.lanes)
+    cropped = groups == 1 and out > 1 and useful < _LEAST_LANES
+    if cropped:
+        oc = rewriter.lanes
+    x, ic = _conv_input(rewriter, value, channels // groups)
+    if shape_of(x) is not None and len(shape_of(x) or ()) == 4:
+        settings = {**settings, "plain_block": ic}  # type: ignore[dict-item]
+    packed = pack_conv_weight(weight, ic, oc)
+    made = rewriter.te(kernels.conv2d_nchwc, x, relax.const(packed), groups=groups, **settings)
+    if not cropped:
+        return Value(shape=shape, blocked=made)
+    plain = rewriter.te(kernels.from_blocked, made, out)
+    return Value(shape=shape, plain=rewriter.reshape(plain, shape))
+
+
+def _conv_input(rewriter: Rewriter, value: Value, per_group: int) -> tuple[Any, int]:
+    """Return the input in a form whose block divides the channels of a group, and that block."""
+    assert value.nchw is not None
+    if value.blocked is not None and per_group % value.block == 0:
+        return value.blocked, value.block
+    if value.blocked is None and value.nchw[1] == per_group <= _FEW_CHANNELS:
+        return rewriter.reshape(rewriter.plain(value), value.nchw), per_group
+    block = rewriter.best_block(per_group)
+    return rewriter.blocked(value, block), block
+
+
+@handles("relax.nn.conv2d_transpose")
+def conv2d_transpose(rewriter: Rewriter, call: Any) -> Value | None:
+    """Run a transposed convolution as a convolution per output phase, then interleave the phases.
+
+    Output o with o + pad = i * stride + k takes the taps k of phase (o + pad) mod stride only, so stride x stride convolutions with
+    ceil(kernel / stride) taps, computed as one with that many times the channels, give every output (the "sub-pixel" form of
+    Shi et al., 2016).
+    """
+    attrs, shape = call.attrs, shape_of(call)
+    weight = rewriter.array(call.args[1])
+    value = rewriter.value(call.args[0])
+    if weight is None or shape is None or value.nchw is None or len(shape) != 4 or str(attrs.data_layout) != "NCHW":
+        return None
+    if any(d != 1 for d in _ints(attrs.dilation)) or int(attrs.groups) != 1:
+        return None
+    strides, pads = _ints(attrs.strides), _four_pads(_ints(attrs.padding))
+    return _phases(rewriter, value, weight, strides, pads, shape)
+
+
+def _phases(
+    rewriter: Rewriter,
+    value: Value,
+    weight: np.ndarray,
+    strides: list[int],
+    pads: list[int],
+    shape: tuple[int, ...],
+) -> Value | None:
+    (sh, sw), (kh, kw) = strides, weight.shape[2:]
+    channels, out = weight.shape[:2]
+    th, tw = -(-kh // sh), -(-kw // sw)
+    full = np.zeros((channels, out, th * sh, tw * sw), weight.dtype)
+    full[:, :, :kh, :kw] = weight
+    # (I, O, th, sh, tw, sw) -> (O, sh, sw, I, th, tw), the taps reversed because convolution correlates
+    phases = full.reshape(channels, out, th, sh, tw, sw).transpose(1, 3, 5, 0, 2, 4)[..., ::-1, ::-1]
+    merged = np.ascontiguousarray(phases.reshape(out * sh * sw, channels, th, tw))
+    _, _, h, w = value.nchw or (0, 0, 0, 0)
+    rows, cols = h + th - 1, w + tw - 1
+    settings = {"strides": [1, 1], "pads": [th - 1, tw - 1, th - 1, tw - 1], "dilations": [1, 1]}
+    batch = shape[0]
+    made = convolve(rewriter, value, merged, 1, settings, (batch, out * sh * sw, rows, cols))
+    if made is None:
+        return None
+    plain = rewriter.te(_interleave, rewriter.plain(made), out, (sh, sw), (pads[0], pads[1]), shape[2:])
+    return Value(shape=shape, plain=plain)
+
+
+def _interleave(x: Any, out: int, strides: tuple[int, int], crop: tuple[int, int], size: Sequence[int]) -> Any:
+    """(N, out*sh*sw, H, W) -> (N, out, *size): output (y, x) is phase ((y + top) mod sh, (x + left) mod sw)."""
+    from tvmstack._tvm import te, tirx
+
+    (sh, sw), (top, left) = strides, crop
+    n, _, rows, cols = (int(d) for d in x.shape)
+
+    def value(b: Any, c: Any, y: Any, xx: Any) -> Any:
+        py, px = y + top, xx + left
+        item = x[b, (c * sh + py % sh) * sw + px % sw, py // sh, px // sw]
+        inside = tirx.all(py // sh < rows, px // sw < cols)
+        whole = (size[0] - 1 + top) // sh < rows and (size[1] - 1 + left) // sw < cols
+        return item if whole else tirx.if_then_else(inside, item, tirx.const(0, x.dtype))
+
+    return te.compute((n, out, size[0], size[1]), value, name="interleave")
+
+
+@handles("relax.nn.max_pool2d", "relax.nn.avg_pool2d")
+def pool2d(rewriter: Rewriter, call: Any) -> Value | None:
+    """Pool in blocked form."""
+    attrs, shape, value = call.attrs, shape_of(call), rewriter.value(call.args[0])
+    if shape is None or value.nchw is None or str(attrs.layout) != "NCHW" or dtype_of(call) != "float32":
+        return None
+    kind = "max" if call.op.name.endswith("max_pool2d") else "average"
+    made = rewriter.te(
+        kernels.pool2d_nchwc,
+        rewriter.blocked(value),
+        kind=kind,
+        kernel=_ints(attrs.pool_size),
+        strides=_ints(attrs.strides),
+        pads=_four_pads(_ints(attrs.padding)),
+        dilations=_ints(attrs.dilation),
+        out=shape[2:],
+        count_include_pad=bool(attrs.count_include_pad),
+    )
+    return Value(shape=shape, blocked=made)
+
+
+@handles("relax.nn.adaptive_avg_pool2d")
+def adaptive_avg_pool2d(rewriter: Rewriter, call: Any) -> Value | None:
+    """Average over the whole image in blocked form."""
+    shape, value = shape_of(call), rewriter.value(call.args[0])
+    if shape is None or value.nchw is None or shape[2:] != (1, 1) or dtype_of(call) != "float32":
+        return None
+    return Value(shape=shape, blocked=rewriter.te(kernels.spatial_mean_nchwc, rewriter.blocked(value)))
+
+
+@handles("relax.mean")
+def mean(rewriter: Rewriter, call: Any) -> Value | None:
+    """Average over rows and columns in blocked form; other means stay plain."""
+    value, shape = rewriter.value(call.args[0]), shape_of(call)
+    if value.shape is None or len(value.shape) != 4 or call.attrs.axis is None or dtype_of(call) != "float32":
+        return None
+    axes = sorted(int(a) % 4 for a in call.attrs.axis)
+    if axes != [2, 3] or shape is None or (value.blocked is None and value.shape[1] < rewriter.lanes):
+        return None
+    made = rewriter.te(kernels.spatial_mean_nchwc, rewriter.blocked(value))
+    if bool(call.attrs.keepdims):
+        return Value(shape=shape, blocked=made)
+    return Value(shape=shape, plain=rewriter.reshape(made, shape))

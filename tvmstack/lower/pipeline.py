@@ -1,0 +1,182 @@
+"""The one preparation that tuning and building share: a Relax module in, fused and unscheduled TIR kernels out."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvmstack._tvm import relax, relax_transform, s_tir_analysis, tvm
+from tvmstack.core.device import Device
+from tvmstack.core.kernel import Kernel
+from tvmstack.lower.layout import choose_layouts
+from tvmstack.lower.legalize import LEGALIZE
+
+__all__ = ["Lowered", "Pipeline", "lower_module"]
+
+# Constants up to this size stay in the module; larger ones travel as weights, memory-mapped by the runtime.
+_INLINE_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The passes that prepare a module, as a value: its text is logged, hashed into records and kept in the manifest."""
+
+    steps: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The passes in order, one word each."""
+        return " > ".join(self.steps)
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits that change when the preparation does."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+
+PIPELINE = Pipeline(
+    (
+        "decompose-for-inference",
+        "canonicalize",
+        "choose-layouts@1",
+        "dead-code",
+        "legalize@1",
+        "fold-constant",
+        "common-subexpressions",
+        "annotate-patterns",
+        "fuse-ops",
+        "fuse-tir",
+        "dead-code",
+        "lift-weights",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A module ready for scheduling.
+
+    Attributes:
+        mod: Relax `main` that calls fused, unscheduled TIR functions; its parameters are the inputs, then the weights.
+        weights: one array for each weight parameter, in order.
+        kernels: the TIR functions, those that take most work first.
+        pipeline: how the module was prepared.
+        device: what it was prepared for.
+    """
+
+    mod: Any
+    weights: tuple[np.ndarray, ...]
+    kernels: tuple[Kernel, ...]
+    pipeline: Pipeline
+    device: Device
+
+
+def lower_module(mod: Any, device: Device) -> Lowered:
+    """Prepare an imported Relax module for `device`."""
+    passes: Sequence[Any] = (
+        relax_transform.DecomposeOpsForInference(),
+        relax_transform.CanonicalizeBindings(),
+        tvm.transform.module_pass(lambda m, _: choose_layouts(m, device), opt_level=0, name="ChooseLayouts"),
+        relax_transform.DeadCodeElimination(["main"]),
+        relax_transform.LegalizeOps(LEGALIZE),
+        relax_transform.FoldConstant(),
+        relax_transform.EliminateCommonSubexpr(),
+        relax_transform.AnnotateTIROpPattern(),
+        relax_transform.FuseOps(),
+        relax_transform.FuseTIR(),
+        relax_transform.DeadCodeElimination(["main"]),
+    )
+    with tvm.target.Target(device.target()), tvm.transform.PassContext(opt_level=3):
+        for step in passes:
+            mod = step(mod)
+    mod, weights = _lift_weights(mod)
+    return Lowered(mod, weights, _kernels(mod), PIPELINE, device)
+
+
+def _lift_weights(mod: Any) -> tuple[Any, tuple[np.ndarray, ...]]:
+    """Turn the large constants of `main` into parameters behind the inputs."""
+    main = mod["main"]
+    lifted: dict[Any, Any] = {}
+    arrays: list[np.ndarray] = []
+
+    @relax.expr_functor.mutator
+    class Lift(relax.PyExprMutator):  # type: ignore[misc]
+        def visit_generic_const_(self, op: Any) -> Any:
+            array = op.value.numpy()
+            if array.nbytes <= _INLINE_BYTES:
+                return op
+            if op not in lifted:
+                lifted[op] = relax.Var(f"weight_{len(arrays)}", op.ty)
+                arrays.append(array)
+            return lifted[op]
+
+    body = Lift().visit_expr(main.body)
+    params = [*main.params, *lifted.values()]
+    func = relax.Function(params, body, main.ret_ty, main.is_pure, main.attrs)
+    mod = mod.clone()
+    mod["main"] = func.with_attr("num_input", len(main.params))
+    return mod, tuple(arrays)
+
+
+def _kernels(mod: Any) -> tuple[Kernel, ...]:
+    from tvmstack import schedules
+
+    calls: dict[str, int] = {}
+
+    def count(expr: Any) -> None:
+        if isinstance(expr, tvm.ir.Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name == "relax.call_tir":
+            name = expr.args[0].name_hint
+            calls[name] = calls.get(name, 0) + 1
+
+    relax.analysis.post_order_visit(mod["main"], count)
+    found = []
+    for gv, func in mod.functions.items():
+        if isinstance(func, tvm.tirx.PrimFunc):
+            func = func.with_attr("global_symbol", gv.name_hint)
+            found.append(
+                Kernel(
+                    name=gv.name_hint,
+                    func=func,
+                    workload=workload_text(func),
+                    calls=calls.get(gv.name_hint, 0),
+                    flops=_flops(func),
+                    bytes=_bytes(func),
+                    template=schedules.template_name(func),
+                )
+            )
+    return tuple(sorted(found, key=lambda k: (-k.flops * k.calls, k.name)))
+
+
+def workload_text(func: Any) -> str:
+    """Return the text of a function without its name: equal text is the same work."""
+    return str(func.without_attr("global_symbol").script(show_meta=True))
+
+
+def _flops(func: Any) -> float:
+    try:
+        return float(s_tir_analysis.estimate_tir_flops(tvm.IRModule({"main": func})))
+    except (RuntimeError, ValueError, TypeError):
+        return 0.0
+
+
+def _bytes(func: Any) -> float:
+    total = 0.0
+    for param in func.params:
+        shape = getattr(param.ty, "shape", None)
+        if shape is None:
+            continue
+        size = 1.0
+        for dim in getattr(shape, "values", shape):
+            size *= int(dim)
+        total += size * np.dtype(_numpy_name(str(param.ty.dtype))).itemsize
+    return total
+
+
+def _numpy_name(dtype: str) -> str:
+    return {"bool": "uint8", "bfloat16": "uint16"}.get(dtype, dtype)
+
