@@ -6,9 +6,9 @@ from typing import Any
 
 from tvmstack.schedules.cpu.blocks import Template, anchor_of, open_schedule
 from tvmstack.schedules.cpu.conv2d import Conv2d, Depthwise
-from tvmstack.schedules.cpu.general import Generic, Injective, Pool
+from tvmstack.schedules.cpu.general import Concat, Generic, Injective, Pool
 from tvmstack.schedules.cpu.matmul import BatchMatmul, Dense
-from tvmstack.schedules.cpu.rows import RowNorm
+from tvmstack.schedules.cpu.rows import Attention, RowNorm
 
 __all__ = ["TEMPLATES", "template_for"]
 
@@ -17,9 +17,11 @@ _ANCHORED: tuple[Template, ...] = (
     Depthwise(),
     Dense(),
     BatchMatmul(),
+    Attention(),
     RowNorm("softmax_out"),
     RowNorm("norm_out"),
     Pool(),
+    Concat(),
 )
 TEMPLATES: dict[str, Template] = {t.name: t for t in (*_ANCHORED, Injective(), Generic())}
 

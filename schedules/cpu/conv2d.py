@@ -71,13 +71,13 @@ class Conv2d:
         ho, hi = sch.split(oh, [None, decisions["oh"]])
         coo, coi = sch.split(co, [None, decisions["oc"]])
         outer = (n, coo, ho) if decisions["order"] == 0 else (n, ho, coo)
-        sch.reorder(*outer, wo, rc, ry, rx, ri, hi, coi, wi, c)
+        sch.reorder(*outer, wo, rc, ry, rx, ri, hi, wi, coi, c)
         fused = sch.fuse(*outer[:2]) if decisions["order"] == 2 else sch.fuse(*outer)
         sch.parallel(fused)
         depth = 3 if decisions["order"] == 2 else 2
         sch.reverse_compute_at(out, wo)
         finish_tile(sch, out, depth, lanes(device))
-        _vectorise_panel(sch, c, (hi, coi, wi))
+        _vectorise_panel(sch, c, (hi, wi, coi))
         sch.decompose_reduction(anchor, rc)
         _place_padding(work, fused, decisions.get("pad", 0))
 

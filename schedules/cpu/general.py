@@ -8,7 +8,7 @@ from typing import Any
 from tvmstack.core.device import Device
 from tvmstack.schedules.cpu.blocks import PARALLEL_GRAIN, Work, divisors, extent, flatten_parallel
 
-__all__ = ["Generic", "Injective", "Pool"]
+__all__ = ["Concat", "Generic", "Injective", "Pool"]
 
 
 class Pool:
@@ -75,6 +75,33 @@ class Injective:
         for block in work.blocks[:-1]:
             work.sch.compute_inline(block)
         parallel_injective(work.sch, work.blocks[-1])
+
+
+class Concat:
+    """Template of `concat_axis`: the loop is split at the borders between the parts, and each part is a copy."""
+
+    name = "concat_axis"
+
+    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
+        """Nothing to tune: one pass over memory."""
+        return {}
+
+    def default(self, work: Work, device: Device) -> dict[str, int]:
+        """Return no decisions."""
+        return {}
+
+    def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
+        """Partition the concatenated loop."""
+        sch, block = work.sch, work.blocks[-1]
+        axis = int(work.names[-1].removeprefix(self.name).split("_")[0])
+        loops = sch.get_loops(block)
+        sizes = [int(r.source.shape[axis]) for r in sch.get(block).reads]
+        outer = loops[:axis]
+        if outer:
+            fused = sch.fuse(*outer) if len(outer) > 1 else outer[0]
+            if extent(sch, fused) > 1:
+                sch.parallel(fused)
+        sch.loop_partition(loops[axis], [*sizes[:-1], None])
 
 
 class Generic:

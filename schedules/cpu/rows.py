@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvmstack.core.device import Device
-from tvmstack.schedules.cpu.blocks import PARALLEL_GRAIN, Work, extent, lanes
+from tvmstack.schedules.cpu.blocks import PARALLEL_GRAIN, Work, divisors, extent, finish_tile, lanes, tile_score
 
-__all__ = ["RowNorm"]
+__all__ = ["Attention", "RowNorm"]
 
 
 class RowNorm:
@@ -46,9 +46,113 @@ class RowNorm:
 
     def _stage(self, sch: Any, block: Any, name: str, row: Any, width: int) -> None:
         sch.compute_at(block, row)
-        loops = sch.get_loops(block)[1:]
-        if "_lanes" in name and loops:
-            spatial, reduce = loops[0], loops[-1]
-            sch.reorder(reduce, spatial)
-            sch.vectorize(spatial)
-            sch.decompose_reduction(block, reduce)
+        if "_lanes" in name:
+            _vectorise_lanes(sch, block, sch.get_loops(block)[1:])
+
+
+def _vectorise_lanes(sch: Any, block: Any, loops: list[Any]) -> None:
+    """Reduce lane by lane: the reduction outside, the lanes in one vector; a reduction over one vector has no loop."""
+    if int(sch.get(block).iter_vars[-1].dom.extent) == 1:
+        if loops and extent(sch, loops[-1]) > 1:
+            sch.vectorize(loops[-1])
+        return
+    *_, lane, reduce = loops
+    sch.reorder(reduce, lane)
+    sch.vectorize(lane)
+    sch.decompose_reduction(block, reduce)
+
+
+class Attention:
+    """Template of `attention`: a tile of `m` query rows at a time, its scores kept in the cache and never written out.
+
+    Decisions: `m` (rows of a tile), `n` (panels of keys in one register tile of the scores).
+    """
+
+    name = "attention"
+
+    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
+        """Return the tiles of rows and keys."""
+        rows, panels, _ = self._extents(work, device)
+        return {"m": divisors(rows, 16), "n": divisors(panels, 4)}
+
+    def default(self, work: Work, device: Device) -> dict[str, int]:
+        """Pick the tile that suits both products."""
+        rows, panels, width = self._extents(work, device)
+        vectors = max(1, width // lanes(device))
+
+        def rate(tile: tuple[int, int]) -> float:
+            m, n = tile
+            return tile_score(m, n, 1, device) + tile_score(m, vectors, 1, device)
+
+        m, n = max(((m, n) for m in divisors(rows, 16) for n in divisors(panels, 4)), key=rate)
+        return {"m": m, "n": n}
+
+    def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
+        """Tile the rows; compute every stage of a tile inside its iteration."""
+        sch, size = work.sch, lanes(device)
+        index = dict(zip(work.names, work.blocks, strict=True))
+        anchor = index[self.name]
+        others = [n for n in work.names if not n.startswith(("attention", "pack_panels"))]
+        out = index[others[-1]]
+        for name in others[:-1]:
+            sch.compute_inline(index[name])
+        sch.compute_inline(index["attention_masked"])
+        b, i, e, rn = sch.get_loops(anchor)
+        io, ii = sch.split(i, [None, decisions["m"]])
+        width = extent(sch, e)
+        lane = size if width % size == 0 else width
+        eo, ei = sch.split(e, [None, lane])
+        sch.reorder(b, io, rn, ii, eo, ei)
+        tile = sch.fuse(b, io)
+        sch.parallel(tile)
+        sch.set_scope(anchor, 0, "local")
+        sch.reverse_compute_at(out, tile)
+        finish_tile(sch, out, 1, lane)
+        for loop in (ii, eo):
+            sch.unroll(loop)
+        sch.vectorize(ei)
+        self._softmax(sch, work, tile, size)
+        self._scores(sch, index["attention_scores"], tile, decisions["n"], size)
+        sch.decompose_reduction(anchor, rn)
+        self._pack(sch, index["pack_panels"])
+
+    def _softmax(self, sch: Any, work: Work, tile: Any, size: int) -> None:
+        order = ("attention_max", "attention_exp", "attention_sum", "attention_share")
+        stages = [n for prefix in order for n in work.names if n.startswith(prefix)]
+        for name in reversed(stages):
+            block = work.blocks[work.names.index(name)]
+            sch.compute_at(block, tile)
+            loops = sch.get_loops(block)[1:]
+            if name in ("attention_exp", "attention_share") and loops:
+                _, inner = sch.split(loops[-1], [None, size])
+                sch.vectorize(inner)
+            elif "_lanes" in name:
+                _vectorise_lanes(sch, block, loops)
+
+    def _scores(self, sch: Any, block: Any, tile: Any, panels: int, size: int) -> None:
+        copy = sch.cache_write(block, 0, "local")
+        sch.compute_at(copy, tile)
+        rows, cols = sch.get_loops(copy)[-2:]
+        jo, ji, jv = sch.split(cols, [None, panels, size])
+        sch.reorder(jo, rows, ji, jv)
+        sch.compute_at(block, jo)
+        *_, i, j, rd = sch.get_loops(block)
+        inner, lane = sch.split(j, [None, size])
+        sch.reorder(rd, i, inner, lane)
+        for loop in (i, inner, rows, ji):
+            sch.unroll(loop)
+        sch.vectorize(lane)
+        sch.vectorize(jv)
+        sch.decompose_reduction(block, rd)
+
+    def _pack(self, sch: Any, block: Any) -> None:
+        b, p, r, lane = sch.get_loops(block)
+        sch.reorder(b, p, lane, r)
+        sch.parallel(sch.fuse(b, p))
+
+    def _extents(self, work: Work, device: Device) -> tuple[int, int, int]:
+        scores = work.blocks[work.index("attention_scores")]
+        *_, i, j, _ = work.sch.get_loops(scores)
+        anchor = work.blocks[work.names.index(self.name)]
+        width = extent(work.sch, work.sch.get_loops(anchor)[2])
+        return extent(work.sch, i), extent(work.sch, j) // lanes(device), width

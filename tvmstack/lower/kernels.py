@@ -16,6 +16,7 @@ from tvmstack.lower.vector_math import exp_f32
 __all__ = [
     "attention",
     "batch_matmul",
+    "concat",
     "conv2d_nchwc",
     "dense",
     "depthwise_conv2d_nchwc",
@@ -83,6 +84,22 @@ def _padded_input(x: Any, pads: Sequence[int], block: int | None, need: tuple[in
 
     outer = (shape[0], shape[1] // block, rows, cols, block) if plain else (shape[0], shape[1], rows, cols, shape[4])
     return te.compute(outer, value, name="pad_input")
+
+
+def concat(*parts: Any, axis: int) -> Any:
+    """Concatenate along `axis`; its template splits the loop at the borders, so each part is a plain copy."""
+    shape = _shape(parts[0])
+    sizes = [_shape(p)[axis] for p in parts]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+
+    def item(*index: Any) -> Any:
+        at = index[axis]
+        value = parts[0](*index)
+        for part, start in zip(parts[1:], starts[1:], strict=True):
+            value = tirx.if_then_else(at >= start, part(*index[:axis], at - start, *index[axis + 1 :]), value)
+        return value
+
+    return te.compute((*shape[:axis], sum(sizes), *shape[axis + 1 :]), item, name=f"concat_axis{axis}")
 
 
 def conv2d_nchwc(
@@ -344,6 +361,7 @@ def attention(q: Any, k: Any, v: Any, mask: Any | None, *, scale: float, lanes: 
     batch, m, depth = _shape(q)
     n, width = _shape(v)[1], _shape(v)[2]
     rows, panels = padded_extent(m), -(-n // lanes)
+    panels += panels % 2 if panels > 3 else 0
     cols = panels * lanes
     lowest = tirx.min_value("float32")
     factor = tirx.const(scale, "float32")
@@ -373,10 +391,12 @@ def attention(q: Any, k: Any, v: Any, mask: Any | None, *, scale: float, lanes: 
     top = _row_reduce("max", lambda b, i, j: masked[b, i, j], (batch, rows), cols, lanes, "attention_max")
     weight = te.compute((batch, rows, cols), lambda b, i, j: exp_f32(masked[b, i, j] - top[b, i]), name="attention_exp")
     total = _row_reduce("sum", lambda b, i, j: weight[b, i, j], (batch, rows), cols, lanes, "attention_sum")
+    inverse = te.compute((batch, rows), lambda b, i: tirx.const(1, "float32") / total[b, i], name="attention_sum_inverse")
+    share = te.compute((batch, rows, cols), lambda b, i, j: weight[b, i, j] * inverse[b, i], name="attention_share")
     rn = te.reduce_axis((0, n), "rn")
     acc = te.compute(
         (batch, rows, width),
-        lambda b, i, e: te.sum(weight[b, i, rn] * v[b, rn, e], axis=rn),
+        lambda b, i, e: te.sum(share[b, i, rn] * v[b, rn, e], axis=rn),
         name="attention",
     )
-    return te.compute((batch, m, width), lambda b, i, e: acc[b, i, e] / total[b, i], name="crop")
+    return te.compute((batch, m, width), lambda b, i, e: acc[b, i, e], name="crop")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tvmstack._tvm import is_constant, te, tirx
+from tvmstack.lower import kernels
 from tvmstack.lower.vector_math import erf_f32, exp_f32, sigmoid_f32, tanh_f32
 
 __all__ = ["LEGALIZE"]
@@ -86,7 +87,19 @@ def _power(bb: Any, call: Any) -> Any:
     return bb.call_te(compute, base, primfunc_name_hint="power")
 
 
+def _concat(bb: Any, call: Any) -> Any:
+    """One kernel of plain copies; never fused, since inlined it becomes a choice per element."""
+    parts = list(call.args[0].fields) if hasattr(call.args[0], "fields") else None
+    if parts is None or len(parts) < 2 or call.attrs.axis is None:
+        return _stock("relax.concat", bb, call)
+    rank = len(call.ty.shape.values)
+    axis = int(call.attrs.axis) % rank
+    made = bb.call_te(lambda *p: kernels.concat(*p, axis=axis), *parts, primfunc_name_hint="concat")
+    return made
+
+
 LEGALIZE: dict[str, Callable[[Any, Any], Any]] = {
     **{name: _elementwise(name, expand) for name, expand in _UNARY.items()},
     "relax.power": _power,
+    "relax.concat": _concat,
 }

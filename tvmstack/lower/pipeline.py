@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmstack._tvm import relax, relax_transform, s_tir_analysis, tvm
+from tvmstack._tvm import Schedule, relax, relax_transform, renew_defs, tvm
 from tvmstack.core.device import Device
 from tvmstack.core.kernel import Kernel
 from tvmstack.lower.layout import choose_layouts
@@ -20,6 +20,7 @@ __all__ = ["Lowered", "Pipeline", "lower_module"]
 
 # Constants up to this size stay in the module; larger ones travel as weights, memory-mapped by the runtime.
 _INLINE_BYTES = 256
+_OPAQUE = 8
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ PIPELINE = Pipeline(
         "legalize@1",
         "fold-constant",
         "common-subexpressions",
+        "concat-apart",
         "annotate-patterns",
         "fuse-ops",
         "fuse-tir",
@@ -86,6 +88,7 @@ def lower_module(mod: Any, device: Device) -> Lowered:
         relax_transform.LegalizeOps(LEGALIZE),
         relax_transform.FoldConstant(),
         relax_transform.EliminateCommonSubexpr(),
+        tvm.transform.module_pass(lambda m, _: _keep_concat_apart(m), opt_level=0, name="KeepConcatApart"),
         relax_transform.AnnotateTIROpPattern(),
         relax_transform.FuseOps(),
         relax_transform.FuseTIR(),
@@ -96,6 +99,14 @@ def lower_module(mod: Any, device: Device) -> Lowered:
             mod = step(mod)
     mod, weights = _lift_weights(mod)
     return Lowered(mod, weights, _kernels(mod), PIPELINE, device)
+
+
+def _keep_concat_apart(mod: Any) -> Any:
+    """Mark concatenations as opaque to fusion."""
+    for gv, func in list(mod.functions.items()):
+        if isinstance(func, tvm.tirx.PrimFunc) and gv.name_hint.startswith("concat"):
+            mod[gv] = func.with_attr("op_pattern", _OPAQUE)
+    return mod
 
 
 def _lift_weights(mod: Any) -> tuple[Any, tuple[np.ndarray, ...]]:
@@ -158,10 +169,16 @@ def workload_text(func: Any) -> str:
 
 
 def _flops(func: Any) -> float:
-    try:
-        return float(s_tir_analysis.estimate_tir_flops(tvm.IRModule({"main": func})))
-    except (RuntimeError, ValueError, TypeError):
-        return 0.0
+    """Count two operations for each step of a reduction and one for each element of any other block."""
+    total = 0.0
+    sch = Schedule(tvm.IRModule({"main": renew_defs(func)}))
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        variables = sch.get(block).iter_vars
+        steps = 1.0
+        for var in variables:
+            steps *= int(var.dom.extent)
+        total += steps * (2.0 if any(int(v.iter_type) == 2 for v in variables) else 1.0)
+    return total
 
 
 def _bytes(func: Any) -> float:

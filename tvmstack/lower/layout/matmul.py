@@ -14,6 +14,8 @@ from tvmstack.lower.layout.rewriter import Rewriter, Value, best_divisor, dtype_
 __all__ = ["pack_dense_weight"]
 
 _LEAST_LANES = 0.7
+_FEW_ROWS = 4
+_PANELS = 8
 
 
 def pack_dense_weight(weight: np.ndarray, panel: int) -> np.ndarray:
@@ -25,8 +27,13 @@ def pack_dense_weight(weight: np.ndarray, panel: int) -> np.ndarray:
     return np.ascontiguousarray(weight.reshape(k, padded // panel, panel).transpose(1, 0, 2))
 
 
-def _panel(columns: int, lanes: int) -> int:
-    """Return the panel width: a divisor that fills the lanes, or whole vectors with padded columns."""
+def _panel(rows: int, columns: int, lanes: int) -> int:
+    """Return the panel width: a divisor that fills the lanes, or whole vectors with padded columns.
+
+    Few rows are bound by reading the weights, so there the vectors are whole and the cropped columns cost nothing.
+    """
+    if rows <= _FEW_ROWS:
+        return lanes
     block = best_divisor(columns, lanes)
     return block if block / (-(-block // lanes) * lanes) >= _LEAST_LANES else lanes
 
@@ -47,8 +54,11 @@ def matmul(rewriter: Rewriter, call: Any) -> Value | None:
 
 
 def _dense(rewriter: Rewriter, value: Value, weight: np.ndarray, shape: tuple[int, ...]) -> Value:
-    packed = pack_dense_weight(weight, _panel(weight.shape[1], rewriter.lanes))
-    made = rewriter.te(kernels.dense, rewriter.rows(value), relax.const(packed), weight.shape[1])
+    rows, columns = math.prod(shape[:-1]), weight.shape[1]
+    panel = _panel(rows, columns, rewriter.lanes)
+    whole = panel * _PANELS if rows <= _FEW_ROWS and columns > 16 * panel else panel
+    padded = np.pad(weight, ((0, 0), (0, -columns % whole)))
+    made = rewriter.te(kernels.dense, rewriter.rows(value), relax.const(pack_dense_weight(padded, panel)), columns)
     return Value(shape=shape, rows=made)
 
 
@@ -95,6 +105,8 @@ def _attention(rewriter: Rewriter, call: Any, shape: tuple[int, ...]) -> Value |
     source, transposed = _untransposed(rewriter, keys)
     qs, ks, vs = shape_of(q), shape_of(keys), shape_of(call.args[1])
     if qs is None or ks is None or vs is None or not (qs[:-2] == ks[:-2] == vs[:-2]):
+        return None
+    if qs[-2] < 2 or ks[-1] < 2 or qs[-1] < 2 or vs[-1] < 2:
         return None
     batch = math.prod(qs[:-2])
     mask_expr = _mask(rewriter, mask, qs[:-2], (qs[-2], ks[-1])) if mask is not None else None
