@@ -1,0 +1,107 @@
+"""Lowerings of Relax operators that keep a NaN, as ONNX and onnxruntime do; TVM's own lose it in one operand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tvmstack._tvm import te, tirx, topi
+from tvmstack.lower.converters.reduction import max_of_numbers, min_of_numbers
+
+__all__ = ["NAN_SAFE"]
+
+
+def _is_float(tensor: Any) -> bool:
+    return str(tensor.dtype).startswith("float")
+
+
+def _relu(bb: Any, call: Any) -> Any:
+    def compute(x: Any) -> Any:
+        zero = tirx.const(0, x.dtype)
+        # "x < 0" is false for NaN, which therefore stays; still one instruction, maxps(0, x).
+        return te.compute(x.shape, lambda *i: tirx.Select(x(*i) < zero, zero, x(*i)), name="relu")
+
+    return bb.call_te(compute, call.args[0], primfunc_name_hint="relu")
+
+
+def _clip(bb: Any, call: Any) -> Any:
+    def compute(x: Any, low: Any, high: Any) -> Any:
+        lo, hi = (tirx.const(_number(v), x.dtype) for v in (low, high))
+        return te.compute(
+            x.shape, lambda *i: tirx.Select(x(*i) < lo, lo, tirx.Select(x(*i) > hi, hi, x(*i))), name="clip"
+        )
+
+    return bb.call_te(compute, *call.args, primfunc_name_hint="clip")
+
+
+def _number(value: Any) -> float:
+    return float(getattr(value, "value", value))
+
+
+def _extreme(name: str, better: Callable[[Any, Any], Any], stock: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def element(a: Any, b: Any) -> Any:
+        return tirx.Select(tirx.any(better(a, b), tirx.isnan(a)), a, b)
+
+    def compute(a: Any, b: Any) -> Any:
+        if not _is_float(a):
+            return stock(a, b)
+        return _broadcast(element, a, b, name)
+
+    return lambda bb, call: bb.call_te(compute, *call.args, primfunc_name_hint=name)
+
+
+def _broadcast(func: Callable[[Any, Any], Any], a: Any, b: Any, name: str) -> Any:
+    shapes = [tuple(int(d) for d in t.shape) for t in (a, b)]
+    out = np.broadcast_shapes(*shapes)
+
+    def read(tensor: Any, shape: tuple[int, ...], index: tuple[Any, ...]) -> Any:
+        own = index[len(index) - len(shape) :]
+        return tensor(*(0 if d == 1 else i for i, d in zip(own, shape, strict=True)))
+
+    return te.compute(out, lambda *i: func(read(a, shapes[0], i), read(b, shapes[1], i)), name=name)
+
+
+def _row_extreme(name: str, reducer: Callable[..., Any], stock: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def legalize(bb: Any, call: Any) -> Any:
+        rank = len(call.args[0].ty.shape.values)
+        given = call.attrs.axis
+        axes = sorted({int(a) % rank for a in given}) if given is not None else list(range(rank))
+        keep = bool(call.attrs.keepdims)
+
+        def compute(x: Any) -> Any:
+            if not _is_float(x):
+                return stock(x, axes, keep)
+            return _first_or_extreme(x, axes, keep, reducer, name)
+
+        return bb.call_te(compute, call.args[0], primfunc_name_hint=name)
+
+    return legalize
+
+
+def _first_or_extreme(x: Any, axes: Sequence[int], keep: bool, reducer: Callable[..., Any], name: str) -> Any:
+    """The extreme of the numbers, but the first element of a row where that is NaN (as onnxruntime)."""
+    rank = len(x.shape)
+    ks = {a: te.reduce_axis((0, int(x.shape[a])), f"k{a}") for a in axes}
+    out = [1 if a in ks else int(d) for a, d in enumerate(x.shape) if keep or a not in ks]
+
+    def read(index: tuple[Any, ...], at: Mapping[int, Any]) -> Any:
+        rest = [i for a, i in enumerate(index) if a not in at] if keep else list(index)
+        return x(*(at[a] if a in at else rest.pop(0) for a in range(rank)))
+
+    best = te.compute(out, lambda *i: reducer(read(i, ks), axis=list(ks.values())), name=f"{name}_numbers")
+    first = dict.fromkeys(axes, 0)
+    return te.compute(
+        out, lambda *i: tirx.Select(tirx.isnan(read(i, first)), read(i, first), best(*i)), name=name
+    )
+
+
+NAN_SAFE: Mapping[str, Callable[[Any, Any], Any]] = {
+    "relax.clip": _clip,
+    "relax.max": _row_extreme("max", max_of_numbers, topi.max),
+    "relax.maximum": _extreme("maximum", lambda a, b: a > b, topi.maximum),
+    "relax.min": _row_extreme("min", min_of_numbers, topi.min),
+    "relax.minimum": _extreme("minimum", lambda a, b: a < b, topi.minimum),
+    "relax.nn.relu": _relu,
+}

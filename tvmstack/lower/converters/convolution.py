@@ -1,0 +1,172 @@
+"""Convolutions. All end as `relax.nn.conv2d` (or conv3d) in NCHW/OIHW, so that the layout pass and the templates see them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from tvmstack._tvm import relax
+
+from tvmstack.core.errors import ModelError
+from tvmstack.lower.converters._context import Context, Converter, Expr, const, shape_of, widened
+
+__all__ = ["CONVERTERS", "convolve", "explicit_pads"]
+
+_op = relax.op
+
+
+def explicit_pads(ctx: Context, spatial: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return what to add before and after each spatial axis, `auto_pad` worked out."""
+    rank, auto = len(spatial), ctx.attr("auto_pad", "NOTSET")
+    if auto in ("NOTSET", ""):
+        pads = [int(p) for p in ctx.attr("pads", (0,) * (2 * rank))]
+        return pads[:rank], pads[rank:]
+    if auto == "VALID":
+        return [0] * rank, [0] * rank
+    before, after = [], []
+    for dim, k, s, d in zip(spatial, kernel, strides, dilations, strict=True):
+        total = max(0, (-(-dim // s) - 1) * s + (k - 1) * d + 1 - dim)
+        small = total // 2
+        before.append(small if auto == "SAME_UPPER" else total - small)
+        after.append(total - small if auto == "SAME_UPPER" else small)
+    return before, after
+
+
+def _conv(ctx: Context) -> Expr:
+    x, w = ctx.input(0), ctx.input(1)
+    spatial, kernel = shape_of(x)[2:], shape_of(w)[2:]
+    rank = len(spatial)
+    strides = [int(s) for s in ctx.attr("strides", (1,) * rank)]
+    dilations = [int(d) for d in ctx.attr("dilations", (1,) * rank)]
+    before, after = explicit_pads(ctx, spatial, kernel, strides, dilations)
+    bias = ctx.optional(2)
+    y = widened(ctx, lambda a, b: convolve(ctx, a, b, strides, before + after, dilations, int(ctx.attr("group", 1))), x, w)
+    return y if bias is None else _op.add(ctx.emit(y), _channels(ctx, bias, rank))
+
+
+def _channels(ctx: Context, bias: Expr, rank: int) -> Expr:
+    known = ctx.constant(2)
+    shape = (1, -1, *([1] * rank))
+    if known is not None:
+        return const(known.reshape(shape))
+    return ctx.emit(_op.reshape(bias, (1, shape_of(bias)[0], *([1] * rank))))
+
+
+def convolve(
+    ctx: Context, x: Expr, w: Expr, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], groups: int,
+    out_dtype: str | None = None,
+) -> Expr:
+    """Return the convolution over 1, 2 or 3 spatial axes; `pads` are all begins, then all ends."""
+    rank = len(strides)
+    if rank == 1:
+        # As a picture of height 1: what serves conv2d then serves this too.
+        (n, c, length), (o, i, k) = shape_of(x), shape_of(w)
+        flat = ctx.emit(_op.reshape(x, (n, c, 1, length)))
+        weight = _reshaped(ctx, w, (o, i, 1, k))
+        y = ctx.emit(
+            _op.nn.conv2d(flat, weight, (1, strides[0]), (0, pads[0], 0, pads[1]), (1, dilations[0]), groups, out_dtype=out_dtype)
+        )
+        return _op.reshape(y, (n, o, shape_of(y)[3]))
+    if rank == 2:
+        return _op.nn.conv2d(x, w, tuple(strides), tuple(pads), tuple(dilations), groups, out_dtype=out_dtype)
+    if rank == 3:
+        return _op.nn.conv3d(x, w, tuple(strides), tuple(pads), tuple(dilations), groups, out_dtype=out_dtype)
+    raise ModelError(f"{rank} spatial axes are too many")
+
+
+def _reshaped(ctx: Context, w: Expr, shape: Sequence[int]) -> Expr:
+    if isinstance(w, relax.Var):
+        return ctx.emit(_op.reshape(w, shape))
+    return const(w.value.numpy().reshape(shape))
+
+
+def _conv_transpose(ctx: Context) -> Expr:
+    """As a convolution whose kernel computes all output phases of a stride at once, followed by interleaving them."""
+    weight = ctx.constant(1)
+    if weight is None:
+        raise ModelError("the weights are computed at run time")
+    x, spatial, rank = ctx.input(0), ctx.shape()[2:], len(ctx.shape()) - 2
+    strides = [int(s) for s in ctx.attr("strides", (1,) * rank)]
+    dilations = [int(d) for d in ctx.attr("dilations", (1,) * rank)]
+    groups = int(ctx.attr("group", 1))
+    weight = _stretched(weight, dilations)
+    kernel = weight.shape[2:]
+    begins, lengths = _transpose_extent(ctx, spatial, kernel, strides)
+    phases, taps = _phase_kernel(weight, strides, groups)
+    pads = [t - 1 for t in taps]
+    y = ctx.emit(widened(ctx, lambda a: convolve(ctx, a, const(phases), [1] * rank, pads + pads, [1] * rank, groups), x))
+    y = _interleave(ctx, y, weight.shape[1] * groups, strides)
+    y = _window(ctx, y, begins, lengths)
+    bias = ctx.optional(2)
+    return y if bias is None else _op.add(y, _channels(ctx, bias, rank))
+
+
+def _stretched(weight: np.ndarray, dilations: Sequence[int]) -> np.ndarray:
+    """Return the kernel with zeros between its taps, which is what dilation means."""
+    if all(d == 1 for d in dilations):
+        return weight
+    sizes = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
+    wide = np.zeros((*weight.shape[:2], *sizes), weight.dtype)
+    wide[(slice(None), slice(None), *(slice(None, None, d) for d in dilations))] = weight
+    return wide
+
+
+def _transpose_extent(ctx: Context, spatial: Sequence[int], kernel: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return how much is cut from the front of the full result, and the length that is kept, per axis."""
+    rank = len(spatial)
+    extra = [int(p) for p in ctx.attr("output_padding", (0,) * rank)]
+    auto, wanted = ctx.attr("auto_pad", "NOTSET"), ctx.attr("output_shape")
+    pads = [int(p) for p in ctx.attr("pads", (0,) * (2 * rank))]
+    full = [s * (n - 1) + o + k for n, k, s, o in zip(spatial, kernel, strides, extra, strict=True)]
+    if wanted is None and auto in ("NOTSET", "", "VALID"):
+        pads = pads if auto in ("NOTSET", "") else [0] * (2 * rank)
+        return pads[:rank], [f - pads[i] - pads[i + rank] for i, f in enumerate(full)]
+    lengths = [int(v) for v in wanted][-rank:] if wanted is not None else [n * s for n, s in zip(spatial, strides, strict=True)]
+    begins = []
+    for f, length in zip(full, lengths, strict=True):
+        total = max(0, f - length)
+        begins.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
+    return begins, lengths
+
+
+def _phase_kernel(weight: np.ndarray, strides: Sequence[int], groups: int) -> tuple[np.ndarray, list[int]]:
+    """Turn weights (C, M/g, k…) into convolution weights (g*M/g*prod(s), C/g, t…) and return them with the taps t."""
+    channels, out, *kernel = weight.shape
+    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    padded = np.pad(weight, [(0, 0), (0, 0), *((0, t * s - k) for k, t, s in zip(kernel, taps, strides, strict=True))])
+    rank = len(kernel)
+    split = padded.reshape(groups, channels // groups, out, *(v for t, s in zip(taps, strides, strict=True) for v in (t, s)))
+    tap_axes, phase_axes = [3 + 2 * i for i in range(rank)], [4 + 2 * i for i in range(rank)]
+    moved = split.transpose(0, 2, *phase_axes, 1, *tap_axes)
+    flipped = np.flip(moved, tuple(range(moved.ndim - rank, moved.ndim)))
+    return np.ascontiguousarray(flipped.reshape(groups * out * math.prod(strides), channels // groups, *taps)), taps
+
+
+def _interleave(ctx: Context, y: Expr, out: int, strides: Sequence[int]) -> Expr:
+    if all(s == 1 for s in strides):
+        return y
+    n, _, *dims = shape_of(y)
+    rank = len(dims)
+    split = ctx.emit(_op.reshape(y, (n, out, *strides, *dims)))
+    order = [0, 1, *(v for i in range(rank) for v in (2 + rank + i, 2 + i))]
+    moved = ctx.emit(_op.permute_dims(split, order))
+    return ctx.emit(_op.reshape(moved, (n, out, *(d * s for d, s in zip(dims, strides, strict=True)))))
+
+
+def _window(ctx: Context, y: Expr, begins: Sequence[int], lengths: Sequence[int]) -> Expr:
+    dims = shape_of(y)[2:]
+    ends = [b + n for b, n in zip(begins, lengths, strict=True)]
+    missing = [max(0, e - d) for e, d in zip(ends, dims, strict=True)]
+    if any(missing):
+        y = ctx.emit(_op.nn.pad(y, [0, 0, 0, 0, *(v for m in missing for v in (0, m))]))
+    if any(begins) or tuple(shape_of(y)[2:]) != tuple(lengths):
+        axes = list(range(2, 2 + len(begins)))
+        y = ctx.emit(_op.strided_slice(y, axes, list(begins), ends, assume_inbound=True))
+    return y
+
+
+CONVERTERS: Mapping[tuple[str, str], Converter] = {
+    ("", "Conv"): _conv,
+    ("", "ConvTranspose"): _conv_transpose,
+}

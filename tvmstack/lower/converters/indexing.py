@@ -1,0 +1,237 @@
+"""Gathers, scatters, selections and running sums. Indices may be negative, and are clamped so that none reads outside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tvmstack._tvm import relax, te, tirx
+
+from tvmstack.core.errors import ModelError
+from tvmstack.lower.converters._context import Context, Converter, Expr, cast, const, dtype_of, is_float, scalar, shape_of
+from tvmstack.lower.converters.reduction import max_of_numbers, min_of_numbers
+
+__all__ = ["CONVERTERS"]
+
+_op = relax.op
+
+
+def _wrapped(ctx: Context, indices: Expr, dim: int) -> Expr:
+    """Return indices counted from the front."""
+    dtype = dtype_of(indices)
+    below = ctx.emit(_op.less(indices, scalar(0, dtype)))
+    return ctx.emit(_op.where(below, ctx.emit(_op.add(indices, scalar(dim, dtype))), indices))
+
+
+def _inside(index: Any, dim: int) -> Any:
+    """Return an element index counted from the front and clamped to the axis."""
+    dtype = str(index.dtype)
+    front = tirx.Select(index < tirx.const(0, dtype), index + tirx.const(dim, dtype), index)
+    return tirx.max(tirx.min(front, tirx.const(dim - 1, dtype)), tirx.const(0, dtype))
+
+
+def _gather(ctx: Context) -> Expr:
+    shape = ctx.shape()
+    axis, known = ctx.axis(0, len(shape)), ctx.constant(1)
+    if known is not None:
+        picked = np.where(known < 0, known + shape[axis], known).astype(np.int64)
+        if picked.size and (picked.min() < 0 or picked.max() >= shape[axis]):
+            raise ModelError(f"an index is outside axis {axis} of length {shape[axis]}")
+        if picked.size == 1:
+            at = int(picked.reshape(()))
+            row = ctx.emit(_op.strided_slice(ctx.input(0), [axis], [at], [at + 1], assume_inbound=True))
+            return _op.reshape(row, shape[:axis] + picked.shape + shape[axis + 1 :])
+        return _op.take(ctx.input(0), const(picked), axis, mode="fast")
+    return _op.take(ctx.input(0), _wrapped(ctx, ctx.input(1), shape[axis]), axis, mode="clip")
+
+
+def _gather_elements(ctx: Context) -> Expr:
+    shape = ctx.shape()
+    axis = ctx.axis(0, len(shape))
+
+    def compute(data: Any, indices: Any) -> Any:
+        def at(*index: Any) -> Any:
+            place = list(index)
+            place[axis] = _inside(indices(*index), shape[axis])
+            return data(*place)
+
+        return te.compute(indices.shape, at, name="gather_elements")
+
+    return ctx.te(compute, ctx.input(0), ctx.input(1), name="gather_elements")
+
+
+def _gather_nd(ctx: Context) -> Expr:
+    shape, ishape = ctx.shape(), ctx.shape(1)
+    batch, depth = int(ctx.attr("batch_dims", 0)), ishape[-1]
+    out = ishape[:-1] + shape[batch + depth :]
+    lead = len(ishape) - 1
+
+    def compute(data: Any, indices: Any) -> Any:
+        def at(*index: Any) -> Any:
+            picked = [_inside(indices(*index[:lead], k), shape[batch + k]) for k in range(depth)]
+            return data(*index[:batch], *picked, *index[lead:])
+
+        return te.compute(out, at, name="gather_nd")
+
+    return ctx.te(compute, ctx.input(0), ctx.input(1), name="gather_nd")
+
+
+_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max": "max"}
+
+
+def _scatter_elements(ctx: Context) -> Expr:
+    shape = ctx.shape()
+    axis = ctx.axis(0, len(shape))
+    indices = _wrapped(ctx, ctx.emit(cast(ctx.input(1), "int64")), shape[axis])
+    return _op.scatter_elements(ctx.input(0), indices, ctx.input(2), axis, _REDUCTIONS[ctx.attr("reduction", "none")])
+
+
+def _scatter_nd(ctx: Context) -> Expr:
+    shape, depth = ctx.shape(), ctx.shape(1)[-1]
+    indices = ctx.emit(cast(ctx.input(1), "int64"))
+    dims = const(np.asarray(shape[:depth], np.int64))
+    below = ctx.emit(_op.less(indices, scalar(0, "int64")))
+    indices = ctx.emit(_op.where(below, ctx.emit(_op.add(indices, dims)), indices))
+    reduction = _REDUCTIONS[ctx.attr("reduction", "none")]
+    return _op.scatter_nd(ctx.input(0), indices, ctx.input(2), reduction)
+
+
+def _one_hot(ctx: Context) -> Expr:
+    depth = ctx.ints(1)[0]
+    ishape = ctx.shape()
+    axis = int(ctx.attr("axis", -1)) % (len(ishape) + 1)
+    out = [*ishape[:axis], depth, *ishape[axis:]]
+
+    def compute(indices: Any, values: Any) -> Any:
+        def at(*index: Any) -> Any:
+            wanted = indices(*index[:axis], *index[axis + 1 :]).astype("int64")
+            wanted = tirx.Select(wanted < 0, wanted + depth, wanted)
+            return tirx.Select(wanted == tirx.Cast("int64", index[axis]), values(1), values(0))
+
+        return te.compute(out, at, name="one_hot")
+
+    return ctx.te(compute, ctx.input(0), ctx.input(2), name="one_hot")
+
+
+def _arg_reduce(largest: bool) -> Converter:
+    def convert(ctx: Context) -> Expr:
+        shape = ctx.shape()
+        axis = ctx.axis(0, len(shape))
+        last, keep = bool(ctx.attr("select_last_index", 0)), bool(ctx.attr("keepdims", 1))
+        out = [*shape[:axis], *([1] if keep else []), *shape[axis + 1 :]]
+        return ctx.te(lambda x: _arg_compute(x, axis, out, keep, largest, last), ctx.input(0), name="arg_reduce")
+
+    return convert
+
+
+def _arg_compute(x: Any, axis: int, out: list[int], keep: bool, largest: bool, last: bool) -> Any:
+    """The extreme value first, then the first or last place where it stands; a NaN at the front stays the best."""
+    dim, dtype = int(x.shape[axis]), str(x.dtype)
+    k1, k2 = te.reduce_axis((0, dim), "k1"), te.reduce_axis((0, dim), "k2")
+
+    def place(index: tuple[Any, ...], k: Any) -> list[Any]:
+        return [*index[:axis], k, *index[axis + (1 if keep else 0) :]]
+
+    best = te.compute(out, lambda *i: (max_of_numbers if largest else min_of_numbers)(x(*place(i, k1)), axis=k1), name="best")
+
+    def at(*index: Any) -> Any:
+        here = x(*place(index, k2)) == best(*index)
+        if is_float(dtype):
+            front = tirx.isnan(x(*place(index, tirx.const(0, "int32"))))
+            here = tirx.Select(front, k2.var == 0, here)
+        place_or_none = tirx.Select(here, tirx.Cast("int64", k2.var), tirx.const(-1 if last else dim, "int64"))
+        return (te.max if last else te.min)(place_or_none, axis=k2)
+
+    return te.compute(out, at, name="place")
+
+
+def _top_k(ctx: Context) -> list[Expr]:
+    """By counting for each element how many come before it: exact, stable, and quick for rows that fit a cache."""
+    x, shape = ctx.input(0), ctx.shape()
+    axis = ctx.axis(-1, len(shape))
+    k = int(ctx.attr("k")) if ctx.opset < 10 else ctx.ints(1)[0]
+    largest = bool(ctx.attr("largest", 1))
+    rank = ctx.te(lambda t: _rank_compute(t, axis, largest), x, name="rank")
+    out = [*shape[:axis], k, *shape[axis + 1 :]]
+
+    def pick(ranks: Any) -> Any:
+        r = te.reduce_axis((0, shape[axis]), "r")
+
+        def at(*index: Any) -> Any:
+            hit = ranks(*index[:axis], r, *index[axis + 1 :]) == tirx.Cast("int32", index[axis])
+            return te.max(tirx.Select(hit, tirx.Cast("int64", r.var), tirx.const(0, "int64")), axis=r)
+
+        return te.compute(out, at, name="top")
+
+    def values(data: Any, places: Any) -> Any:
+        return te.compute(out, lambda *i: data(*i[:axis], places(*i), *i[axis + 1 :]), name="top_values")
+
+    indices = ctx.te(pick, rank, name="top_indices")
+    return [ctx.te(values, x, indices, name="top_values"), indices]
+
+
+def _rank_compute(x: Any, axis: int, largest: bool) -> Any:
+    r = te.reduce_axis((0, int(x.shape[axis])), "r")
+    floating = is_float(str(x.dtype))
+
+    def before(a: Any, b: Any) -> Any:
+        first = a > b if largest else a < b
+        if not floating:
+            return first
+        nan_first = tirx.all(tirx.isnan(a), tirx.Not(tirx.isnan(b)))
+        nan_last = tirx.all(tirx.isnan(b), tirx.Not(tirx.isnan(a)))
+        return tirx.any(first, nan_first if largest else nan_last)
+
+    def at(*index: Any) -> Any:
+        other, own = x(*index[:axis], r, *index[axis + 1 :]), x(*index)
+        tie = tirx.all(tirx.Not(before(own, other)), r.var < index[axis])
+        return te.sum(tirx.any(before(other, own), tie).astype("int32"), axis=r)
+
+    return te.compute(x.shape, at, name="rank")
+
+
+def _running(op: Any) -> Converter:
+    def convert(ctx: Context) -> Expr:
+        x, shape = ctx.input(0), ctx.shape()
+        axis = ctx.ints(1)[0] % len(shape)
+        dtype = ctx.dtype()
+        if ctx.attr("reverse", 0):
+            x = ctx.emit(_op.flip(x, axis))
+        wide = "float32" if dtype == "float16" else dtype
+        y = ctx.emit(op(ctx.emit(cast(x, wide)), axis, wide, bool(ctx.attr("exclusive", 0))))
+        y = ctx.emit(cast(y, dtype))
+        return _op.flip(y, axis) if ctx.attr("reverse", 0) else y
+
+    return convert
+
+
+def _hardmax(ctx: Context) -> Expr:
+    shape = ctx.shape()
+    axis = ctx.axis(-1 if ctx.opset >= 13 else 1, len(shape))
+    rows = shape if ctx.opset >= 13 else (math.prod(shape[:axis]), math.prod(shape[axis:]))
+    axis = axis if ctx.opset >= 13 else 1
+    x = ctx.emit(_op.reshape(ctx.input(0), rows))
+    out = [*rows[:axis], 1, *rows[axis + 1 :]]
+    best = ctx.te(lambda t: _arg_compute(t, axis, out, True, True, False), x, name="arg_reduce")
+    steps = const(np.arange(rows[axis]).reshape([-1 if i == axis else 1 for i in range(len(rows))]))
+    hot = ctx.emit(cast(ctx.emit(_op.equal(best, steps)), ctx.dtype()))
+    return _op.reshape(hot, shape) if shape_of(hot) != shape else hot
+
+
+CONVERTERS: Mapping[tuple[str, str], Converter] = {
+    ("", "ArgMax"): _arg_reduce(True),
+    ("", "ArgMin"): _arg_reduce(False),
+    ("", "CumProd"): _running(_op.cumprod),
+    ("", "CumSum"): _running(_op.cumsum),
+    ("", "Gather"): _gather,
+    ("", "GatherElements"): _gather_elements,
+    ("", "GatherND"): _gather_nd,
+    ("", "Hardmax"): _hardmax,
+    ("", "OneHot"): _one_hot,
+    ("", "Scatter"): _scatter_elements,
+    ("", "ScatterElements"): _scatter_elements,
+    ("", "ScatterND"): _scatter_nd,
+    ("", "TopK"): _top_k,
+}
