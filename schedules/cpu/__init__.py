@@ -8,7 +8,7 @@ from tvmstack.schedules.cpu.blocks import Template, anchor_of, open_schedule
 from tvmstack.schedules.cpu.conv2d import Conv2d, Depthwise
 from tvmstack.schedules.cpu.general import Concat, Generic, Injective, Pool
 from tvmstack.schedules.cpu.matmul import BatchMatmul, Dense
-from tvmstack.schedules.cpu.rows import Attention, RowNorm
+from tvmstack.schedules.cpu.rows import Attention, RowNorm, StridedSoftmax
 
 __all__ = ["TEMPLATES", "template_for"]
 
@@ -18,6 +18,7 @@ _ANCHORED: tuple[Template, ...] = (
     Dense(),
     BatchMatmul(),
     Attention(),
+    StridedSoftmax(),
     RowNorm("softmax_out"),
     RowNorm("norm_out"),
     Pool(),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvmstack.core.device import Device
-from tvmstack.schedules.cpu.blocks import PARALLEL_GRAIN, Work, divisors, extent, flatten_parallel
+from tvmstack.schedules.cpu.blocks import PARALLEL_GRAIN, Work, divisors, extent, flatten_parallel, lanes
 
 __all__ = ["Concat", "Generic", "Injective", "Pool"]
 
@@ -120,16 +120,16 @@ class Generic:
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Schedule each block by its kind; what has a shape we do not know is left as it is written."""
         sch = work.sch
-        for block, name in zip(work.blocks, work.names, strict=True):
+        for block in work.blocks:
             kinds = [int(v.iter_type) for v in sch.get(block).iter_vars]
             loops = sch.get_loops(block)
             if len(loops) != len(kinds) or any(k not in (0, 2) for k in kinds):
                 continue
             if 2 not in kinds:
-                if not _inlined(sch, block, name, work):
+                if not _inlined(sch, block):
                     parallel_injective(sch, block)
                 continue
-            _reduction(sch, loops, kinds)
+            _reduction(sch, block, loops, kinds, lanes(device))
 
 
 def parallel_injective(sch: Any, block: Any) -> None:
@@ -143,7 +143,7 @@ def parallel_injective(sch: Any, block: Any) -> None:
     flatten_parallel(sch, block, keep=keep)
 
 
-def _inlined(sch: Any, block: Any, name: str, work: Work) -> bool:
+def _inlined(sch: Any, block: Any) -> bool:
     """Inline an elementwise producer of one consumer; a block that writes an output or feeds several stays."""
     consumers = sch.get_consumers(block)
     if len(consumers) != 1:
@@ -155,19 +155,40 @@ def _inlined(sch: Any, block: Any, name: str, work: Work) -> bool:
     return True
 
 
-def _reduction(sch: Any, loops: list[Any], kinds: list[int]) -> None:
+def _reduction(sch: Any, block: Any, loops: list[Any], kinds: list[int], width: int) -> None:
+    """Data-parallel loops outside and in parallel; the reduction in vectors where its last loop allows."""
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 0]
     reduce = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 2]
     work = 1
     for loop in loops:
         work *= extent(sch, loop)
-    if not spatial or work < PARALLEL_GRAIN:
+    if work < PARALLEL_GRAIN:
         return
     contiguous_last = kinds[-1] == 0
     if contiguous_last and len(spatial) > 1:
         sch.reorder(*spatial[:-1], *reduce, spatial[-1])
-        outer = spatial[:-1]
-    else:
-        outer = spatial
-    fused = sch.fuse(*outer) if len(outer) > 1 else outer[0]
-    sch.parallel(fused)
+        sch.parallel(sch.fuse(*spatial[:-1]) if len(spatial) > 2 else spatial[0])
+        return
+    partial = None
+    if not contiguous_last and extent(sch, reduce[-1]) % width == 0 and extent(sch, reduce[-1]) >= 2 * width:
+        _, lane = sch.split(reduce[-1], [None, width])
+        partial = sch.rfactor(lane, len(spatial))
+    outer = sch.get_loops(block)[: len(spatial)]
+    fused = None
+    if outer:
+        fused = sch.fuse(*outer) if len(outer) > 1 else outer[0]
+        sch.parallel(fused)
+    if partial is not None:
+        _vectorise_partial(sch, partial, fused, len(spatial))
+
+
+def _vectorise_partial(sch: Any, partial: Any, at: Any, spatial: int) -> None:
+    """Accumulate lane by lane in one vector, inside the loop that the lanes are summed in."""
+    if at is not None:
+        sch.compute_at(partial, at)
+        spatial = 1
+    loops = sch.get_loops(partial)[spatial:]
+    kinds = [int(v.iter_type) for v in sch.get(partial).iter_vars]
+    sch.vectorize(loops[-1])
+    if 2 in kinds and len(loops) > 1:
+        sch.decompose_reduction(partial, loops[0])

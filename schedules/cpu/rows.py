@@ -8,7 +8,7 @@ from typing import Any
 from tvmstack.core.device import Device
 from tvmstack.schedules.cpu.blocks import PARALLEL_GRAIN, Work, divisors, extent, finish_tile, lanes, tile_score
 
-__all__ = ["Attention", "RowNorm"]
+__all__ = ["Attention", "RowNorm", "StridedSoftmax"]
 
 
 class RowNorm:
@@ -60,6 +60,48 @@ def _vectorise_lanes(sch: Any, block: Any, loops: list[Any]) -> None:
     sch.reorder(reduce, lane)
     sch.vectorize(lane)
     sch.decompose_reduction(block, reduce)
+
+
+class StridedSoftmax:
+    """Template of `softmax_strided`: chunks of the inner axis, every stage of a chunk inside its iteration."""
+
+    name = "softmax_strided"
+
+    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
+        """Nothing to tune: one pass over memory whatever the order."""
+        return {}
+
+    def default(self, work: Work, device: Device) -> dict[str, int]:
+        """Return no decisions."""
+        return {}
+
+    def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
+        """Compute each stage at the chunk of the last one."""
+        sch, index = work.sch, work.index(self.name)
+        stages = [i for i in range(index) if work.names[i].startswith("strided")]
+        for i in range(index):
+            if i not in stages:
+                sch.compute_inline(work.blocks[i])
+        for block in work.blocks[index:-1]:
+            sch.compute_inline(block)
+        out = work.blocks[-1]
+        loops = sch.get_loops(out)
+        if len(loops) != 3:
+            return
+        outer, length, inner = loops
+        chunk = max(divisors(extent(sch, inner), 256))
+        io, ii = sch.split(inner, [None, chunk])
+        sch.reorder(outer, io, length, ii)
+        at = sch.fuse(outer, io)
+        if extent(sch, at) > 1:
+            sch.parallel(at)
+        for i in reversed(stages):
+            sch.compute_at(work.blocks[i], at)
+            kinds = [int(v.iter_type) for v in sch.get(work.blocks[i]).iter_vars]
+            tail = sch.get_loops(work.blocks[i])[1:]
+            if 2 in kinds and len(tail) == 2:
+                sch.reorder(tail[1], tail[0])
+                sch.decompose_reduction(work.blocks[i], tail[1])
 
 
 class Attention:

@@ -25,6 +25,7 @@ __all__ = [
     "padded_extent",
     "pool2d_nchwc",
     "softmax",
+    "softmax_strided",
     "spatial_mean_nchwc",
     "to_blocked",
 ]
@@ -328,6 +329,22 @@ def softmax(x: Any, *, lanes: int, log: bool = False) -> Any:
         return te.compute((rows, length), lambda i, j: x[i, j] - shift[i], name="softmax_out")
     inverse = te.compute((rows,), lambda i: tirx.const(1, x.dtype) / total[i], name="softmax_inverse")
     return te.compute((rows, length), lambda i, j: shifted[i, j] * inverse[i], name="softmax_out")
+
+
+def softmax_strided(x: Any, *, log: bool = False) -> Any:
+    """Softmax (or its logarithm) over the middle axis of x (outer, length, inner)."""
+    outer, length, inner = _shape(x)
+    r0, r1 = te.reduce_axis((0, length), "r0"), te.reduce_axis((0, length), "r1")
+    top = te.compute((outer, inner), lambda o, i: te.max(x[o, r0, i], axis=r0), name="strided_max")
+    shifted = te.compute((outer, length, inner), lambda o, r, i: exp_f32(x[o, r, i] - top[o, i]), name="strided_exp")
+    total = te.compute((outer, inner), lambda o, i: te.sum(shifted[o, r1, i], axis=r1), name="strided_sum")
+    if log:
+        shift = te.compute((outer, inner), lambda o, i: top[o, i] + te.log(total[o, i]), name="strided_shift")
+        return te.compute((outer, length, inner), lambda o, r, i: x[o, r, i] - shift[o, i], name="softmax_strided")
+    inverse = te.compute((outer, inner), lambda o, i: tirx.const(1, x.dtype) / total[o, i], name="strided_inverse")
+    return te.compute(
+        (outer, length, inner), lambda o, r, i: shifted[o, r, i] * inverse[o, i], name="softmax_strided"
+    )
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, *, epsilon: float, lanes: int) -> Any:

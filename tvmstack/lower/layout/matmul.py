@@ -184,13 +184,23 @@ def _mask(rewriter: Rewriter, mask: Any, lead: tuple[int, ...], last: tuple[int,
 
 @handles("relax.nn.softmax", "relax.nn.log_softmax")
 def softmax(rewriter: Rewriter, call: Any) -> Value | None:
-    """Softmax over the last axis as a row kernel."""
+    """Softmax as a row kernel, or with the axis in the middle."""
     value, shape = rewriter.value(call.args[0]), shape_of(call)
-    if not shape or int(call.attrs.axis) % len(shape) != len(shape) - 1 or dtype_of(call) != "float32" or 0 in shape:
+    if not shape or dtype_of(call) != "float32" or 0 in shape:
         return None
     log = call.op.name.endswith("log_softmax")
-    made = rewriter.te(kernels.softmax, rewriter.rows(value), lanes=rewriter.lanes, log=log)
-    return Value(shape=shape, rows=made)
+    axis = int(call.attrs.axis) % len(shape)
+    inner = math.prod(shape[axis + 1 :])
+    if inner == 1:
+        rows = rewriter.reshape(rewriter.plain(value), (math.prod(shape[:axis]), shape[axis]))
+        made = rewriter.te(kernels.softmax, rows, lanes=rewriter.lanes, log=log)
+        return Value(shape=shape, rows=made) if axis == len(shape) - 1 else _reshaped(rewriter, made, shape)
+    three = rewriter.reshape(rewriter.plain(value), (math.prod(shape[:axis]), shape[axis], inner))
+    return _reshaped(rewriter, rewriter.te(kernels.softmax_strided, three, log=log), shape)
+
+
+def _reshaped(rewriter: Rewriter, expr: Any, shape: tuple[int, ...]) -> Value:
+    return Value(shape=shape, plain=rewriter.reshape(expr, shape))
 
 
 @handles("relax.nn.layer_norm")
