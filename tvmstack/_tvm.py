@@ -11,11 +11,12 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax import transform as relax_transform
-from tvm.s_tir import Schedule
+from tvm.s_tir import SBlockRealize, Schedule
 from tvm.s_tir import analysis as s_tir_analysis
 from tvm.s_tir import renew_defs
 
 __all__ = [
+    "SBlockRealize",
     "Schedule",
     "is_constant",
     "light_intrinsics",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvmstack.schedules.cpu.blocks import Template, anchor_of, open_schedule
+from tvmstack.schedules.cpu.blocks import Template, anchor_of, is_schedulable, open_schedule
 from tvmstack.schedules.cpu.conv2d import Conv2d, Depthwise
-from tvmstack.schedules.cpu.general import Concat, Generic, Injective, Pool
+from tvmstack.schedules.cpu.general import AsWritten, Concat, Generic, Injective, Pool
 from tvmstack.schedules.cpu.matmul import BatchMatmul, Dense
 from tvmstack.schedules.cpu.rows import Attention, RowNorm, StridedSoftmax
 
@@ -24,11 +24,13 @@ _ANCHORED: tuple[Template, ...] = (
     Pool(),
     Concat(),
 )
-TEMPLATES: dict[str, Template] = {t.name: t for t in (*_ANCHORED, Injective(), Generic())}
+TEMPLATES: dict[str, Template] = {t.name: t for t in (*_ANCHORED, Injective(), Generic(), AsWritten())}
 
 
 def template_for(func: Any) -> Template:
     """Return the template that serves a `PrimFunc`."""
+    if not is_schedulable(func):
+        return TEMPLATES["as_written"]
     work = open_schedule(func)
     name = anchor_of(work.names, [t.name for t in _ANCHORED])
     if name is not None:

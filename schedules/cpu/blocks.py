@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tvmstack._tvm import Schedule, renew_defs, tvm
+from tvmstack._tvm import SBlockRealize, Schedule, renew_defs, tvm
 from tvmstack.core.device import Device
 
 __all__ = [
@@ -18,13 +18,16 @@ __all__ = [
     "finish_tile",
     "flatten_parallel",
     "fuse_epilogue",
+    "is_schedulable",
     "lanes",
     "open_schedule",
     "tile_score",
+    "worth_parallel",
 ]
 
 # A parallel region costs a few microseconds; below about this many bytes or multiply-adds it does not repay.
 PARALLEL_GRAIN = 16384
+PARALLEL_STEPS = 1 << 18
 
 
 class Template(Protocol):
@@ -65,8 +68,15 @@ def open_schedule(func: Any) -> Work:
     """
     copy = renew_defs(func.with_attr("global_symbol", "main"))
     sch = Schedule(tvm.IRModule({"main": copy}), debug_mask="none")
+    if not is_schedulable(func):
+        return Work(sch, [], [])
     blocks = list(sch.get_child_blocks(sch.get_sblock("root")))
     return Work(sch, blocks, [str(sch.get(b).name_hint) for b in blocks])
+
+
+def is_schedulable(func: Any) -> bool:
+    """Whether the function is made of blocks; one written as plain loops is taken as it stands."""
+    return isinstance(func.body, SBlockRealize) and str(func.body.block.name_hint) == "root"
 
 
 def anchor_of(names: Sequence[str], anchors: Sequence[str]) -> str | None:
@@ -87,6 +97,14 @@ def divisors(n: int, limit: int) -> list[int]:
 def lanes(device: Device) -> int:
     """Return how many floats a vector register holds."""
     return device.vector_bits // 32
+
+
+def worth_parallel(sch: Any, block: Any) -> bool:
+    """Whether a reduction has enough multiply-adds to repay a parallel region."""
+    steps = 1
+    for loop in sch.get_loops(block):
+        steps *= extent(sch, loop)
+    return steps >= PARALLEL_STEPS
 
 
 def tile_score(rows: int, cols: int, width: int, device: Device) -> float:

@@ -15,6 +15,7 @@ from tvmstack.schedules.cpu.blocks import (
     fuse_epilogue,
     lanes,
     tile_score,
+    worth_parallel,
 )
 
 __all__ = ["Conv2d", "Depthwise"]
@@ -66,6 +67,7 @@ class Conv2d:
         sch, anchor = work.sch, work.blocks[work.index(self.name)]
         out = fuse_epilogue(work, work.index(self.name))
         sch.set_scope(anchor, 0, "local")
+        is_parallel = worth_parallel(sch, anchor)
         n, co, oh, ow, c, rc, ry, rx, ri = sch.get_loops(anchor)
         wo, wi = sch.split(ow, [None, decisions["ow"]])
         ho, hi = sch.split(oh, [None, decisions["oh"]])
@@ -73,7 +75,8 @@ class Conv2d:
         outer = (n, coo, ho) if decisions["order"] == 0 else (n, ho, coo)
         sch.reorder(*outer, wo, rc, ry, rx, ri, hi, wi, coi, c)
         fused = sch.fuse(*outer[:2]) if decisions["order"] == 2 else sch.fuse(*outer)
-        sch.parallel(fused)
+        if is_parallel:
+            sch.parallel(fused)
         depth = 3 if decisions["order"] == 2 else 2
         sch.reverse_compute_at(out, wo)
         finish_tile(sch, out, depth, lanes(device))
@@ -109,12 +112,14 @@ class Depthwise:
         sch, anchor = work.sch, work.blocks[work.index(self.name)]
         out = fuse_epilogue(work, work.index(self.name))
         sch.set_scope(anchor, 0, "local")
+        is_parallel = worth_parallel(sch, anchor)
         n, co, oh, ow, c, ry, rx = sch.get_loops(anchor)
         wo, wi = sch.split(ow, [None, decisions["ow"]])
         ho, hi = sch.split(oh, [None, decisions["oh"]])
         sch.reorder(n, co, ho, wo, ry, rx, hi, wi, c)
         fused = sch.fuse(n, co, ho)
-        sch.parallel(fused)
+        if is_parallel:
+            sch.parallel(fused)
         sch.reverse_compute_at(out, wo)
         finish_tile(sch, out, 2, lanes(device))
         _vectorise_panel(sch, c, (hi, wi))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvmstack.core.device import Device
-from tvmstack.schedules.cpu.blocks import PARALLEL_GRAIN, Work, divisors, extent, flatten_parallel, lanes
+from tvmstack.schedules.cpu.blocks import PARALLEL_GRAIN, Work, divisors, extent, flatten_parallel, lanes, worth_parallel
 
-__all__ = ["Concat", "Generic", "Injective", "Pool"]
+__all__ = ["AsWritten", "Concat", "Generic", "Injective", "Pool"]
 
 
 class Pool:
@@ -31,11 +31,13 @@ class Pool:
         for block, name in zip(work.blocks[:index], work.names[:index], strict=True):
             if not name.startswith("pad_input"):
                 sch.compute_inline(block)
+        is_parallel = worth_parallel(sch, anchor)
         n, co, oh, ow, c, ry, rx = sch.get_loops(anchor)
         wo, wi = sch.split(ow, [None, max(divisors(extent(sch, ow), 8))])
         sch.reorder(n, co, oh, wo, ry, rx, wi, c)
         fused = sch.fuse(n, co, oh)
-        sch.parallel(fused)
+        if is_parallel:
+            sch.parallel(fused)
         after = work.blocks[index + 1 :]
         for block in after[:-1]:
             sch.compute_inline(block)
@@ -96,12 +98,31 @@ class Concat:
         axis = int(work.names[-1].removeprefix(self.name).split("_")[0])
         loops = sch.get_loops(block)
         sizes = [int(r.source.shape[axis]) for r in sch.get(block).reads]
-        outer = loops[:axis]
-        if outer:
+        outer, total = loops[:axis], 1
+        for loop in loops:
+            total *= extent(sch, loop)
+        if outer and total >= 2 * PARALLEL_GRAIN:
             fused = sch.fuse(*outer) if len(outer) > 1 else outer[0]
             if extent(sch, fused) > 1:
                 sch.parallel(fused)
         sch.loop_partition(loops[axis], [*sizes[:-1], None])
+
+
+class AsWritten:
+    """A function written as plain loops, scheduled by its author."""
+
+    name = "as_written"
+
+    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
+        """Nothing to tune."""
+        return {}
+
+    def default(self, work: Work, device: Device) -> dict[str, int]:
+        """Return no decisions."""
+        return {}
+
+    def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
+        """Leave the function as it is."""
 
 
 class Generic:

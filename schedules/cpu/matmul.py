@@ -15,6 +15,7 @@ from tvmstack.schedules.cpu.blocks import (
     fuse_epilogue,
     lanes,
     tile_score,
+    worth_parallel,
 )
 
 __all__ = ["BatchMatmul", "Dense"]
@@ -54,6 +55,7 @@ class Dense:
         _, _, width = self._extents(work, device)
         out = fuse_epilogue(work, work.index(self.name))
         sch.set_scope(anchor, 0, "local")
+        is_parallel = worth_parallel(sch, anchor)
         *batch, i, j, k = sch.get_loops(anchor)
         io, ii = sch.split(i, [None, decisions["m"]])
         jo, ji, jv = sch.split(j, [None, decisions["n"], width])
@@ -67,7 +69,8 @@ class Dense:
             ko = k
             sch.reorder(*outer, ko, ii, ji, jv)
         fused = sch.fuse(*outer)
-        sch.parallel(fused)
+        if is_parallel:
+            sch.parallel(fused)
         sch.reverse_compute_at(out, fused)
         finish_tile(sch, out, 1, width)
         if width > 1:

@@ -1,1 +1,24 @@
 """ONNX to scheduled TIR to a shared library. Knows nothing of tuning or of the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvmstack.core.device import Device
+    from tvmstack.core.model import Model
+    from tvmstack.lower.pipeline import Lowered
+
+__all__ = ["lower"]
+
+
+def lower(model: Model, device: Device) -> Lowered:
+    """Lower a planned model (static shapes, regions as `Region` nodes) to unscheduled kernels for `device`.
+
+    Raises:
+        ModelError: a node cannot be lowered; the message names it.
+    """
+    from tvmstack.lower.importer import import_graph
+    from tvmstack.lower.pipeline import lower_module
+
+    return lower_module(import_graph(model), device)

@@ -7,6 +7,7 @@ from typing import Any
 
 from tvmstack._tvm import is_constant, te, tirx
 from tvmstack.lower import kernels
+from tvmstack.lower.converters._legalize import NAN_SAFE
 from tvmstack.lower.vector_math import erf_f32, exp_f32, sigmoid_f32, tanh_f32
 
 __all__ = ["LEGALIZE"]
@@ -99,6 +100,7 @@ def _concat(bb: Any, call: Any) -> Any:
 
 
 LEGALIZE: dict[str, Callable[[Any, Any], Any]] = {
+    **NAN_SAFE,
     **{name: _elementwise(name, expand) for name, expand in _UNARY.items()},
     "relax.power": _power,
     "relax.concat": _concat,

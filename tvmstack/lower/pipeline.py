@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tvmstack._tvm import Schedule, relax, relax_transform, renew_defs, tvm
+from tvmstack._tvm import relax, relax_transform, tvm
 from tvmstack.core.device import Device
 from tvmstack.core.kernel import Kernel
 from tvmstack.lower.layout import choose_layouts
 from tvmstack.lower.legalize import LEGALIZE
+from tvmstack.schedules.cpu.blocks import open_schedule
 
 __all__ = ["Lowered", "Pipeline", "lower_module"]
 
@@ -170,10 +171,9 @@ def workload_text(func: Any) -> str:
 
 def _flops(func: Any) -> float:
     """Count two operations for each step of a reduction and one for each element of any other block."""
-    total = 0.0
-    sch = Schedule(tvm.IRModule({"main": renew_defs(func)}))
-    for block in sch.get_child_blocks(sch.get_sblock("root")):
-        variables = sch.get(block).iter_vars
+    work, total = open_schedule(func), 0.0
+    for block in work.blocks:
+        variables = work.sch.get(block).iter_vars
         steps = 1.0
         for var in variables:
             steps *= int(var.dom.extent)
