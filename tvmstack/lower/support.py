@@ -115,6 +115,10 @@ def _constant_from(opset_from: int, *indices: int) -> Check:
     return lambda node, opset: inner(node, opset) if opset >= opset_from else None
 
 
+def _absent(index: int, what: str) -> Check:
+    return lambda node, opset: f"{what} is given" if _present(node, index) else None
+
+
 def _types(allowed: frozenset[onnx_ir.DataType], index: int = 0) -> Check:
     def check(node: onnx_ir.Node, opset: int) -> str | None:
         dtype = _dtype(node, index)
@@ -206,12 +210,6 @@ def _resize(node: onnx_ir.Node, opset: int) -> str | None:
     return None
 
 
-def _same_signs(node: onnx_ir.Node, opset: int) -> str | None:
-    if _attr(node, "fmod", 0) or _dtype(node) not in _FLOATS:
-        return None
-    return "fmod=0 on floating-point values"
-
-
 def _recurrent(node: onnx_ir.Node, opset: int) -> str | None:
     for index, what in ((1, "W"), (2, "R"), (3, "B"), (7, "P")):
         if _present(node, index) and not _is_constant(node.inputs[index]):
@@ -228,11 +226,21 @@ _ACTIVATIONS = frozenset(
 )
 
 
+_ATTENTION_ATTRIBUTES = frozenset(
+    "is_causal kv_num_heads q_num_heads qk_matmul_output_mode scale softcap softmax_precision".split()
+)
+
+
 def _attention(node: onnx_ir.Node, opset: int) -> str | None:
     if _present(node, 4) or _present(node, 5) or _present(node, 6):
         return "a key-value cache"
+    unknown = set(node.attributes) - _ATTENTION_ATTRIBUTES
+    if unknown:
+        return f"attribute {sorted(unknown)[0]}"
     if opset > 23 and _attr(node, "is_causal", 0):
         return "is_causal of opset 24"
+    if _dtype(node, 3) == _D.BOOL:
+        return "a boolean mask: what a fully masked row gives is onnxruntime's to say"
     if _attr(node, "qk_matmul_output_mode", 0):
         return "qk_matmul_output_mode"
     if _attr(node, "is_causal", 0):
@@ -350,7 +358,7 @@ SUPPORTED: Mapping[tuple[str, str], tuple[Check, ...]] = {
     ("", "Attention"): (_types(_FLOATS), _outputs(1), _attention),
     ("", "AveragePool"): (_types(_FLOATS), _spatial(1, 3)),
     ("", "BatchNormalization"): (_types(_FLOATS), _outputs(1), _batch_norm),
-    ("", "BitShift"): (),
+    ("", "BitShift"): (_types(_UNSIGNED),),
     ("", "BitwiseAnd"): (),
     ("", "BitwiseNot"): (),
     ("", "BitwiseOr"): (),
@@ -416,13 +424,13 @@ SUPPORTED: Mapping[tuple[str, str], tuple[Check, ...]] = {
     ("", "MatMul"): (),
     ("", "MatMulInteger"): (_zero_point_axis,),
     ("", "Max"): (),
-    ("", "MaxPool"): (_types(_FLOATS), _spatial(1, 3)),
-    ("", "MaxUnpool"): (_types(_FLOATS),),
+    ("", "MaxPool"): (_types(_FLOATS | {_D.INT8, _D.UINT8}), _spatial(1, 3)),
+    ("", "MaxUnpool"): (_types(_FLOATS), _absent(2, "output_shape")),
     ("", "Mean"): _FLOAT_ONLY,
     ("", "MeanVarianceNormalization"): (_types(_FLOATS),),
     ("", "Min"): (),
     ("", "Mish"): _FLOAT_ONLY,
-    ("", "Mod"): (_same_signs,),
+    ("", "Mod"): (_types(_SIGNED | _UNSIGNED),),
     ("", "Mul"): _ARITHMETIC,
     ("", "Neg"): (),
     ("", "Not"): (),

@@ -20,6 +20,7 @@ __all__ = [
     "cast",
     "const",
     "dtype_of",
+    "element_type",
     "is_float",
     "scalar",
     "shape_of",
@@ -122,6 +123,11 @@ def shape_of(expr: Expr) -> tuple[int, ...]:
 def dtype_of(expr: Expr) -> str:
     """Return the element type of a Relax tensor as numpy spells it."""
     return str(expr.ty.dtype.dtype)
+
+
+def element_type(value: Any) -> str:
+    """Return the type of a scalar expression inside a kernel; calls, loads and variables all carry it in `ty`."""
+    return str(value.ty.dtype)
 
 
 def is_float(dtype: str) -> bool:

@@ -86,17 +86,9 @@ def _div(ctx: Context) -> Expr:
 
 
 def _mod(ctx: Context) -> Expr:
-    if is_float(ctx.dtype()):
-        return _elementwise("fmod", _fmod)(ctx)
     if ctx.attr("fmod", 0):
         return _elementwise("truncated_mod", tirx.truncmod)(ctx)
     return _elementwise("floor_mod", tirx.floormod)(ctx)
-
-
-def _fmod(a: Any, b: Any) -> Any:
-    if str(a.dtype) == "float16":
-        return tirx.fmod(a.astype("float32"), b.astype("float32")).astype("float16")
-    return tirx.fmod(a, b)
 
 
 def _pow(ctx: Context) -> Expr:
@@ -141,8 +133,10 @@ def _shift(ctx: Context) -> Expr:
     left = ctx.attr("direction") == "LEFT"
 
     def shift(value: Any, amount: Any) -> Any:
-        inside = amount < tirx.const(bits, dtype)
-        safe = tirx.Select(inside, amount, tirx.const(0, dtype))
+        # In int64, because TVM's simplifier fails on comparisons of uint32 and uint64.
+        wide = tirx.Cast("int64", amount)
+        inside = tirx.all(wide >= tirx.const(0, "int64"), wide < tirx.const(bits, "int64"))
+        safe = tirx.Cast(dtype, tirx.Select(inside, wide, tirx.const(0, "int64")))
         return tirx.Select(inside, value << safe if left else value >> safe, tirx.const(0, dtype))
 
     return _elementwise("bit_shift", shift)(ctx)
@@ -175,9 +169,12 @@ def _elu(ctx: Context) -> Expr:
 
 def _celu(ctx: Context) -> Expr:
     alpha = float(ctx.attr("alpha", 1.0))
-    return _where_negative(
-        ctx, lambda v: _op.multiply(_expm1(_op.divide(v, scalar(alpha, dtype_of(v)))), scalar(alpha, dtype_of(v)))
-    )
+
+    def low(v: Expr) -> Expr:
+        factor = scalar(alpha, dtype_of(v))
+        return _op.multiply(_expm1(ctx.emit(_op.divide(v, factor))), factor)
+
+    return _where_negative(ctx, low)
 
 
 def _selu(ctx: Context) -> Expr:

@@ -10,7 +10,7 @@ import numpy as np
 from tvmstack._tvm import relax, te, tirx
 
 from tvmstack.core.errors import ModelError
-from tvmstack.lower.converters._context import Context, Converter, Expr, cast, const, dtype_of, is_float, scalar, shape_of
+from tvmstack.lower.converters._context import Context, Converter, Expr, cast, const, dtype_of, element_type, is_float, scalar, shape_of
 from tvmstack.lower.converters.reduction import max_of_numbers, min_of_numbers
 
 __all__ = ["CONVERTERS"]
@@ -27,7 +27,7 @@ def _wrapped(ctx: Context, indices: Expr, dim: int) -> Expr:
 
 def _inside(index: Any, dim: int) -> Any:
     """Return an element index counted from the front and clamped to the axis."""
-    dtype = str(index.dtype)
+    dtype = element_type(index)
     front = tirx.Select(index < tirx.const(0, dtype), index + tirx.const(dim, dtype), index)
     return tirx.max(tirx.min(front, tirx.const(dim - 1, dtype)), tirx.const(0, dtype))
 

@@ -157,7 +157,19 @@ def _expand(ctx: Context) -> Expr:
 
 
 def _tile(ctx: Context) -> Expr:
-    return _op.tile(ctx.input(0), ctx.ints(1)) if ctx.shape() else ctx.input(0)
+    shape, repeats = ctx.shape(), ctx.ints(1)
+    if all(r == 1 for r in repeats):
+        return ctx.input(0)
+
+    def compute(tensor: Any) -> Any:
+        out = [d * r for d, r in zip(shape, repeats, strict=True)]
+        return te.compute(
+            out,
+            lambda *index: tensor(*(i if r == 1 else tirx.floormod(i, d) for i, d, r in zip(index, shape, repeats, strict=True))),
+            name="tile",
+        )
+
+    return ctx.te(compute, ctx.input(0), name="tile")
 
 
 def _pad(ctx: Context) -> Expr:
@@ -304,7 +316,8 @@ def _space_to_depth(ctx: Context) -> Expr:
     n, c, h, w = ctx.shape()
     b = int(ctx.attr("blocksize"))
     split = ctx.emit(_op.reshape(ctx.input(0), (n, c, h // b, b, w // b, b)))
-    return _op.reshape(ctx.emit(_op.permute_dims(split, (0, 3, 5, 1, 2, 4))), (n, c * b * b, h // b, w // b))
+    order = (0, 1, 3, 5, 2, 4) if ctx.attr("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    return _op.reshape(ctx.emit(_op.permute_dims(split, order)), (n, c * b * b, h // b, w // b))
 
 
 def _reverse_sequence(ctx: Context) -> Expr:
