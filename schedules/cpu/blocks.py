@@ -132,9 +132,10 @@ def fuse_epilogue(work: Work, anchor: int) -> Any:
     return last
 
 
-def finish_tile(sch: Any, block: Any, depth: int, width: int) -> None:
+def finish_tile(sch: Any, block: Any, depth: int, width: int, is_whole: bool = True) -> None:
     """Vectorise the last loop of `block` below `depth` in vectors of `width`.
 
+    Where the columns are cropped (`is_whole` is false) a store is conditional by lane: TVM would take the vector apart, LLVM masks it.
     The other loops stay loops: unrolled, an epilogue with an erf in it costs LLVM a minute and the instruction cache its size.
     """
     loops = sch.get_loops(block)[depth:]
@@ -143,7 +144,7 @@ def finish_tile(sch: Any, block: Any, depth: int, width: int) -> None:
     last, size = loops[-1], extent(sch, loops[-1])
     if size > width and size % width == 0:
         _, last = sch.split(last, [None, width])
-    if size > 1:
+    if size > 1 and is_whole:
         sch.vectorize(last)
 
 

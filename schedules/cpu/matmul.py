@@ -54,6 +54,7 @@ class Dense:
         sch, anchor = work.sch, work.blocks[work.index(self.name)]
         _, _, width = self._extents(work, device)
         out = fuse_epilogue(work, work.index(self.name))
+        columns = int(sch.get(out).iter_vars[-1].dom.extent)
         sch.set_scope(anchor, 0, "local")
         is_parallel = worth_parallel(sch, anchor)
         *batch, i, j, k = sch.get_loops(anchor)
@@ -72,7 +73,7 @@ class Dense:
         if is_parallel:
             sch.parallel(fused)
         sch.reverse_compute_at(out, fused)
-        finish_tile(sch, out, 1, width)
+        finish_tile(sch, out, 1, width, columns % width == 0)
         if width > 1:
             sch.vectorize(jv)
         sch.unroll(ji)

@@ -84,11 +84,11 @@ def unblock(y, channels):
 CONVOLUTIONS = [
     # channels, size, out, kernel, stride, pads, dilation, groups, ic, oc
     (16, (14, 14), 32, 3, 1, (1, 1, 1, 1), 1, 1, 16, 16),
-    (3, (23, 17), 24, 7, 2, (3, 3, 3, 3), 1, 1, None, 24),
-    (8, (1, 37), 12, 1, 1, (0, 0, 0, 0), 1, 1, 8, 12),
-    (24, (13, 19), 40, 3, 2, (0, 1, 1, 0), 1, 1, 24, 40),
+    (3, (23, 17), 24, 7, 2, (3, 3, 3, 3), 1, 1, None, 16),
+    (8, (1, 37), 12, 1, 1, (0, 0, 0, 0), 1, 1, 8, 16),
+    (24, (13, 19), 40, 3, 2, (0, 1, 1, 0), 1, 1, 8, 8),
     (16, (11, 29), 16, 3, 1, (2, 2, 2, 2), 2, 2, 8, 8),
-    (5, (7, 7), 7, 5, 3, (1, 0, 2, 1), 1, 1, 5, 7),
+    (5, (7, 7), 7, 5, 3, (1, 0, 2, 1), 1, 1, 5, 8),
     (64, (1, 1), 16, 1, 1, (0, 0, 0, 0), 1, 1, 16, 16),
     (4, (9, 61), 1, 3, 1, (1, 1, 1, 1), 1, 1, 4, 1),
 ]
@@ -102,7 +102,7 @@ def test_convolution_equals_numpy_under_any_decision(case):
     data = x if ic is None else x.reshape(1, channels // ic, ic, *size).transpose(0, 1, 3, 4, 2)
     weight = pack_conv_weight(w, ic or channels, oc)
     px, pw = placeholder("x", shape), placeholder("w", weight.shape)
-    settings = {"strides": [stride] * 2, "pads": pads, "dilations": [dilation] * 2, "groups": groups}
+    settings = {"strides": [stride] * 2, "pads": pads, "dilations": [dilation] * 2, "groups": groups, "channels": out}
     conv = kernels.conv2d_nchwc(px, pw, plain_block=channels if ic is None else None, **settings)
     result = te.compute(conv.shape, lambda *i: te.max(conv(*i), 0.0), name="relu")
     expected = np.maximum(conv_reference(x, w, stride, pads, dilation, groups), 0)
@@ -129,7 +129,7 @@ def test_depthwise_convolution_equals_numpy(size, kernel, stride, pads):
         np.testing.assert_allclose(unblock(got, channels), expected, atol=1e-3, err_msg=choice.text)
 
 
-@pytest.mark.parametrize(("m", "k", "n", "panel"), [(1, 7, 16, 16), (197, 24, 48, 16), (37, 1, 40, 40), (5, 33, 30, 16), (128, 64, 1, 1)])
+@pytest.mark.parametrize(("m", "k", "n", "panel"), [(1, 7, 16, 16), (197, 24, 48, 16), (37, 1, 40, 16), (5, 33, 30, 16), (19, 8, 6625, 16), (128, 64, 1, 1)])
 def test_dense_with_an_epilogue_equals_numpy(m, k, n, panel):
     x, w, b = random_array(m, k), random_array(k, n, seed=1), random_array(n, seed=2)
     packed = pack_dense_weight(w, panel)

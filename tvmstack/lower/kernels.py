@@ -54,11 +54,16 @@ def _clamp(index: Any, extent: int, bound: int) -> Any:
 
 
 def to_blocked(x: Any, block: int) -> Any:
-    """(N, C, H, W) -> (N, C/block, H, W, block)."""
+    """(N, C, H, W) -> (N, ceil(C/block), H, W, block), the last block padded with zeros."""
     n, c, h, w = _shape(x)
-    return te.compute(
-        (n, c // block, h, w, block), lambda b, co, y, xx, ci: x[b, co * block + ci, y, xx], name="to_blocked"
-    )
+
+    def item(b: Any, co: Any, y: Any, xx: Any, ci: Any) -> Any:
+        channel = co * block + ci
+        if c % block == 0:
+            return x[b, channel, y, xx]
+        return tirx.if_then_else(channel < c, x[b, channel, y, xx], tirx.const(0, x.dtype))
+
+    return te.compute((n, -(-c // block), h, w, block), item, name="to_blocked")
 
 
 def from_blocked(x: Any, channels: int) -> Any:
@@ -111,17 +116,19 @@ def conv2d_nchwc(
     pads: Sequence[int],
     dilations: Sequence[int],
     groups: int,
+    channels: int,
     plain_block: int | None = None,
 ) -> Any:
     """Direct convolution in blocked layout.
 
     Args:
         x: (N, C/ic, H, W, ic), or (N, C, H, W) when `plain_block` gives ic.
-        weight: (O/oc, C/groups/ic, KH, KW, ic, oc), packed at compile time.
+        weight: (ceil(O/oc), C/groups/ic, KH, KW, ic, oc), packed at compile time, padded with zeros.
         strides: along H and W.
         pads: top, left, bottom, right.
         dilations: along H and W.
-        groups: number of groups; oc divides O/groups, ic divides C/groups.
+        groups: number of groups; with more than one, oc divides O/groups and ic divides C/groups.
+        channels: O; the padded channels of the last block come out as 0.
         plain_block: the input block ic, for an input in plain layout.
 
     Returns:
@@ -148,7 +155,12 @@ def conv2d_nchwc(
         return te.sum(x[b, chunk, y * sh + ry * dh, col, ri] * weight[o, rc, ry, rx, ri, c], axis=[rc, ry, rx, ri])
 
     acc = te.compute((n, co, oh, owp, oc), product, name="conv2d_nchwc")
-    return te.compute((n, co, oh, ow, oc), lambda b, o, y, xx, c: acc[b, o, y, xx, c], name="crop")
+
+    def crop(b: Any, o: Any, y: Any, xx: Any, c: Any) -> Any:
+        value = acc[b, o, y, xx, c]
+        return value if channels == co * oc else tirx.Select(o * oc + c < channels, value, tirx.const(0, x.dtype))
+
+    return te.compute((n, co, oh, ow, oc), crop, name="crop")
 
 
 def depthwise_conv2d_nchwc(

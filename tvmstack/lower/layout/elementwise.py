@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from tvmstack._tvm import is_constant, relax
-from tvmstack.lower.layout.rewriter import Rewriter, Value, dtype_of, handles, shape_of
+from tvmstack.lower.layout.rewriter import Rewriter, Value, handles, shape_of
+
+__all__: list[str] = []
 
 _UNARY = (
     "abs acos acosh asin asinh atan atanh ceil cos cosh erf exp floor log negative round rsqrt sigmoid sign sin sinh sqrt square tan"
@@ -20,12 +22,24 @@ _BROADCAST = (
 ).split()
 
 
+# Operators that give a finite number for any finite number the padded channels may hold.
+_SAFE_UNARY = frozenset(
+    (
+        "relax.abs relax.ceil relax.cos relax.erf relax.floor relax.negative relax.round relax.sigmoid relax.sign relax.sin relax.square"
+        " relax.tanh relax.trunc relax.clip relax.nn.relu relax.nn.relu6 relax.nn.silu relax.nn.gelu relax.nn.gelu_tanh relax.nn.leakyrelu"
+    ).split()
+)
+_SAFE_BROADCAST = frozenset(
+    f"relax.{n}" for n in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "where")
+)
+
+
 @handles(*(f"relax.{n}" for n in _UNARY), *(f"relax.nn.{n}" for n in _NN_UNARY))
 def unary(rewriter: Rewriter, call: Any) -> Value | None:
     """Apply an elementwise operator to the representation there is."""
     value = rewriter.value(call.args[0])
     rest = list(call.args[1:])
-    if value.blocked is not None:
+    if value.blocked is not None and (not value.is_padded or call.op.name in _SAFE_UNARY):
         return Value(shape=value.shape, blocked=rewriter.rebuild(call, [value.blocked, *rest]))
     if value.rows is not None:
         return Value(shape=value.shape, rows=rewriter.rebuild(call, [value.rows, *rest]))
@@ -36,7 +50,7 @@ def unary(rewriter: Rewriter, call: Any) -> Value | None:
 def broadcast(rewriter: Rewriter, call: Any) -> Value | None:
     """Apply a broadcasting operator in blocked form or in rows where every operand can follow."""
     values = [rewriter.value(a) for a in call.args]
-    shape = shape_of(relax_type(call))
+    shape = shape_of(call)
     if shape is None or any(v.shape is None for v in values):
         return None
     if any(v.blocked is not None for v in values):
@@ -46,23 +60,21 @@ def broadcast(rewriter: Rewriter, call: Any) -> Value | None:
     return None
 
 
-def relax_type(call: Any) -> Any:
-    """Return the call itself: its type was inferred when the old function was built."""
-    return call
-
-
 def _in_blocks(rewriter: Rewriter, call: Any, values: list[Value], shape: tuple[int, ...]) -> Value | None:
     lead = max((v for v in values if v.blocked is not None), key=lambda v: int(np.prod(v.shape or ())))
     if lead.nchw is None or len(shape) != len(lead.shape or ()) or shape[1] != lead.nchw[1]:
         return None
-    args = [_blocked_operand(rewriter, v, lead, len(shape)) for v in values]
+    divides = call.op.name == "relax.divide"
+    if lead.is_padded and call.op.name not in _SAFE_BROADCAST:
+        return None
+    args = [_blocked_operand(rewriter, v, lead, len(shape), int(divides and i == 1)) for i, v in enumerate(values)]
     if any(a is None for a in args):
         return None
     return Value(shape=shape, blocked=rewriter.rebuild(call, args))
 
 
-def _blocked_operand(rewriter: Rewriter, value: Value, lead: Value, rank: int) -> Any:
-    """Return `value` in a form that broadcasts against blocks of `lead`, or None."""
+def _blocked_operand(rewriter: Rewriter, value: Value, lead: Value, rank: int, fill: int) -> Any:
+    """Return `value` in a form that broadcasts against blocks of `lead`, padded with `fill` if constant, or None."""
     assert value.shape is not None and lead.nchw is not None
     block, channels = lead.block, lead.nchw[1]
     if int(np.prod(value.shape)) == 1:
@@ -76,10 +88,14 @@ def _blocked_operand(rewriter: Rewriter, value: Value, lead: Value, rank: int) -
     if c != channels:
         return None
     if value.plain is not None and is_constant(value.plain):
-        array = value.plain.value.numpy().reshape(n, c // block, block, h, w)
+        array = np.pad(
+            value.plain.value.numpy().reshape(n, c, h, w), ((0, 0), (0, -c % block), (0, 0), (0, 0)), constant_values=fill
+        ).reshape(n, -(-c // block), block, h, w)
         return relax.const(np.ascontiguousarray(array.transpose(0, 1, 3, 4, 2)))
+    if fill and lead.is_padded:
+        return None
     if len(value.shape) != rank:
-        return rewriter.reshape(rewriter.plain(value), (n, c // block, 1, 1, block)) if h * w == 1 else None
+        value = Value(shape=aligned, plain=rewriter.reshape(rewriter.plain(value), aligned))
     return rewriter.blocked(value, block)
 
 
@@ -130,7 +146,7 @@ def reshape(rewriter: Rewriter, call: Any) -> Value | None:
         return Value(shape=shape, plain=rewriter.reshape(value.plain, shape))
     if value.rows is not None and value.shape and shape and value.shape[-1] == shape[-1]:
         return Value(shape=shape, rows=value.rows)
-    if value.nchw is not None and value.blocked is not None and value.nchw[2] * value.nchw[3] == 1:
+    if value.nchw is not None and value.blocked is not None and value.nchw[2] * value.nchw[3] == 1 and not value.is_padded:
         return Value(shape=shape, plain=rewriter.reshape(value.blocked, shape))
     return None
 
@@ -146,7 +162,8 @@ def concat(rewriter: Rewriter, call: Any) -> Value | None:
     rank = len(values[0].shape or ())
     axis = axis % rank
     block = max({v.block for v in held}, key=lambda b: sum(v.block == b for v in held))
-    if axis == 0 or any(v.nchw is not None and v.nchw[1] % block for v in values):
+    whole = values[:-1] if axis == 1 else []
+    if axis == 0 or any(v.nchw is not None and v.nchw[1] % block for v in whole):
         return None
     parts = [rewriter.blocked(v, block) for v in values]
     at = axis if axis == 1 or rank == 4 else 3
@@ -162,11 +179,11 @@ def split(rewriter: Rewriter, call: Any) -> Value | None:
         return None
     parts = [shape_of_type(f) for f in call.ty.fields]
     block = value.block
-    if any(p is None or p[1] % block for p in parts):
+    if any(p[1] % block for p in parts[:-1]):
         return None
     made, start = [], 0
     for part in parts:
-        stop = start + part[1] // block
+        stop = start + -(-part[1] // block)
         made.append(Value(shape=part, blocked=_slice(rewriter, value.blocked, 1, start, stop)))
         start = stop
     return Value(fields=made)
@@ -195,9 +212,9 @@ def strided_slice(rewriter: Rewriter, call: Any) -> Value | None:
         size = shape[axis]
         if axis == 1:
             block = value.block
-            if step != 1 or start % block or size % block:
+            if step != 1 or start % block or (size % block and start + size != value.nchw[1]):
                 return None
-            expr = _slice(rewriter, expr, 1, start // block, (start + size) // block)
+            expr = _slice(rewriter, expr, 1, start // block, -(-(start + size) // block))
         elif axis in (2, 3) and step > 0:
             expr = _slice(rewriter, expr, axis, start, start + (size - 1) * step + 1, step)
         else:
@@ -277,5 +294,3 @@ def resize2d(rewriter: Rewriter, call: Any) -> Value | None:
             expr = rewriter.emit(relax.op.repeat(expr, factor, axis))
     return Value(shape=shape, blocked=expr)
 
-
-__all__ = ["dtype_of"]

@@ -9,11 +9,11 @@ import numpy as np
 
 from tvmstack._tvm import relax, tvm
 from tvmstack.lower import kernels
-from tvmstack.lower.layout.rewriter import Rewriter, Value, best_divisor, dtype_of, handles, shape_of
+from tvmstack.lower.layout.rewriter import Rewriter, Value, dtype_of, handles, shape_of
 
 __all__ = ["pack_dense_weight"]
 
-_LEAST_LANES = 0.7
+# Few rows are bound by reading the weights: whole register tiles of panels, whatever the padding costs.
 _FEW_ROWS = 4
 _PANELS = 8
 
@@ -25,17 +25,6 @@ def pack_dense_weight(weight: np.ndarray, panel: int) -> np.ndarray:
     if padded != n:
         weight = np.concatenate([weight, np.zeros((k, padded - n), weight.dtype)], axis=1)
     return np.ascontiguousarray(weight.reshape(k, padded // panel, panel).transpose(1, 0, 2))
-
-
-def _panel(rows: int, columns: int, lanes: int) -> int:
-    """Return the panel width: a divisor that fills the lanes, or whole vectors with padded columns.
-
-    Few rows are bound by reading the weights, so there the vectors are whole and the cropped columns cost nothing.
-    """
-    if rows <= _FEW_ROWS:
-        return lanes
-    block = best_divisor(columns, lanes)
-    return block if block / (-(-block // lanes) * lanes) >= _LEAST_LANES else lanes
 
 
 @handles("relax.matmul")
@@ -55,8 +44,8 @@ def matmul(rewriter: Rewriter, call: Any) -> Value | None:
 
 def _dense(rewriter: Rewriter, value: Value, weight: np.ndarray, shape: tuple[int, ...]) -> Value:
     rows, columns = math.prod(shape[:-1]), weight.shape[1]
-    panel = _panel(rows, columns, rewriter.lanes)
-    whole = panel * _PANELS if rows <= _FEW_ROWS and columns > 16 * panel else panel
+    panel = rewriter.lanes if columns > rewriter.lanes // 2 else 1 << (columns - 1).bit_length()
+    whole = panel * _PANELS if columns > 2 * _PANELS * panel and rows <= _FEW_ROWS else panel
     padded = np.pad(weight, ((0, 0), (0, -columns % whole)))
     made = rewriter.te(kernels.dense, rewriter.rows(value), relax.const(pack_dense_weight(padded, panel)), columns)
     return Value(shape=shape, rows=made)

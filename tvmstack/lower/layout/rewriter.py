@@ -52,7 +52,8 @@ class Value:
     Attributes:
         shape: the logical shape.
         plain: as the model has it.
-        blocked: (N, C/b, H, W, b) of an NCHW tensor (an NCW tensor counts as N, C, 1, W).
+        blocked: (N, ceil(C/b), H, W, b) of an NCHW tensor (an NCW tensor counts as N, C, 1, W). Where b does not divide C the last
+            block is padded with channels that hold some finite number.
         rows: (product of the leading dims, last dim).
         fields: the values of a tuple.
     """
@@ -69,6 +70,11 @@ class Value:
         shape = shape_of(self.blocked)
         assert shape is not None
         return shape[4]
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether `blocked` holds more channels than the tensor has."""
+        return self.blocked is not None and self.nchw is not None and self.nchw[1] % self.block != 0
 
     @property
     def nchw(self) -> tuple[int, int, int, int] | None:
@@ -126,7 +132,7 @@ class Rewriter:
         if value.rows is not None:
             return self.reshape(value.rows, value.shape)
         n, c, h, w = value.nchw or (0, 0, 0, 0)
-        if h * w == 1:
+        if h * w == 1 and not value.is_padded:
             return self.reshape(value.blocked, value.shape)
         plain = self.te(kernels.from_blocked, value.blocked, c)
         return plain if len(value.shape) == 4 else self.reshape(plain, value.shape)
@@ -138,7 +144,7 @@ class Rewriter:
         assert value.nchw is not None
         n, c, h, w = value.nchw
         size = block or self.best_block(c)
-        if h * w == 1:
+        if h * w == 1 and c % size == 0:
             made = self.reshape(self.plain(value), (n, c // size, 1, 1, size))
         else:
             plain = self.plain(value)
@@ -155,9 +161,18 @@ class Rewriter:
             value.rows = self.reshape(self.plain(value), (math.prod(value.shape[:-1]), value.shape[-1]))
         return value.rows
 
-    def best_block(self, channels: int, groups: int = 1) -> int:
-        """Return the divisor of the channels of a group that wastes the fewest vector lanes, the smallest such."""
-        return best_divisor(channels // groups, self.lanes)
+    def best_block(self, channels: int) -> int:
+        """Return the block for that many channels: a whole vector, or the power of two that holds fewer than half of one.
+
+        Vectors of other widths make LLVM keep the accumulators in memory (24 lanes: 3 GFLOP/s where 16 lanes reach 138).
+        """
+        if channels > self.lanes // 2:
+            return self.lanes
+        return 1 << (channels - 1).bit_length()
+
+    def group_block(self, per_group: int) -> int:
+        """Return the largest block of up to one vector that divides the channels of a group."""
+        return max(b for b in (1, 2, 4, 8, 16) if b <= self.lanes and per_group % b == 0)
 
     # --- emitting
 
@@ -180,17 +195,6 @@ class Rewriter:
     def rebuild(self, call: Any, args: list[Any]) -> Any:
         """Bind `call` with other arguments; its result type is inferred anew."""
         return self.emit(tvm.ir.Call(call.op, args, call.attrs, call.ty_args))
-
-
-def best_divisor(channels: int, lanes: int) -> int:
-    """Return the block of `channels` that wastes the fewest of `lanes` lanes; blocks of up to two and a half vectors count."""
-
-    def waste(block: int) -> tuple[float, int]:
-        vectors = -(-block // lanes)
-        return 1.0 - block / (vectors * lanes), abs(block - lanes)
-
-    limit = max(lanes * 5 // 2, 1)
-    return min((d for d in range(1, min(channels, limit) + 1) if channels % d == 0), key=waste)
 
 
 def choose_layouts(mod: Any, device: Device) -> Any:

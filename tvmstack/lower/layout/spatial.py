@@ -13,19 +13,15 @@ from tvmstack.lower.layout.rewriter import Rewriter, Value, dtype_of, handles, s
 
 __all__ = ["pack_conv_weight"]
 
-# Below this share of useful lanes the output channels are padded to whole vectors and the result is cropped.
-_LEAST_LANES = 0.55
 # Images of up to this many channels are read plain: the padding stage changes their layout on the way.
 _FEW_CHANNELS = 4
 
 
 def pack_conv_weight(weight: np.ndarray, ic: int, oc: int) -> np.ndarray:
-    """(O, I, KH, KW) -> (O/oc, I/ic, KH, KW, ic, oc), the output channels padded with zeros to whole blocks."""
+    """(O, I, KH, KW) -> (ceil(O/oc), ceil(I/ic), KH, KW, ic, oc), padded with zeros to whole blocks."""
     o, i, kh, kw = weight.shape
-    padded = -(-o // oc) * oc
-    if padded != o:
-        weight = np.concatenate([weight, np.zeros((padded - o, i, kh, kw), weight.dtype)])
-    blocks = weight.reshape(padded // oc, oc, i // ic, ic, kh, kw)
+    weight = np.pad(weight, ((0, -o % oc), (0, -i % ic), (0, 0), (0, 0)))
+    blocks = weight.reshape(-(-o // oc), oc, -(-i // ic), ic, kh, kw)
     return np.ascontiguousarray(blocks.transpose(0, 2, 4, 5, 3, 1))
 
 
@@ -82,38 +78,38 @@ def convolve(
         return None
     channels, out = value.nchw[1], weight.shape[0]
     if groups == channels == out and groups > 1:
-        x = rewriter.blocked(value)
-        block = shape_of(x)[4]  # type: ignore[index]
-        packed = weight.reshape(out // block, block, *weight.shape[2:]).transpose(0, 2, 3, 1)
-        made = rewriter.te(
-            kernels.depthwise_conv2d_nchwc, x, relax.const(np.ascontiguousarray(packed)), **settings
-        )
-        return Value(shape=shape, blocked=made)
-    oc = rewriter.best_block(out, groups)
-    useful = oc / (-(-oc // rewriter.lanes) * rewriter.lanes)
-    cropped = groups == 1 and out > 1 and useful < _LEAST_LANES
-    if cropped:
-        oc = rewriter.lanes
-    x, ic = _conv_input(rewriter, value, channels // groups)
-    if shape_of(x) is not None and len(shape_of(x) or ()) == 4:
-        settings = {**settings, "plain_block": ic}  # type: ignore[dict-item]
-    packed = pack_conv_weight(weight, ic, oc)
-    made = rewriter.te(kernels.conv2d_nchwc, x, relax.const(packed), groups=groups, **settings)
-    if not cropped:
-        return Value(shape=shape, blocked=made)
-    plain = rewriter.te(kernels.from_blocked, made, out)
-    return Value(shape=shape, plain=rewriter.reshape(plain, shape))
+        return _depthwise(rewriter, value, weight, settings, shape)
+    x, ic = _conv_input(rewriter, value, channels, groups)
+    oc = rewriter.best_block(out) if groups == 1 else rewriter.group_block(out // groups)
+    plain_block = ic if len(shape_of(x) or ()) == 4 else None
+    packed = relax.const(pack_conv_weight(weight, ic, oc))
+    made = rewriter.te(
+        kernels.conv2d_nchwc, x, packed, groups=groups, channels=out, plain_block=plain_block, **settings
+    )
+    return Value(shape=shape, blocked=made)
 
 
-def _conv_input(rewriter: Rewriter, value: Value, per_group: int) -> tuple[Any, int]:
-    """Return the input in a form whose block divides the channels of a group, and that block."""
+def _depthwise(
+    rewriter: Rewriter, value: Value, weight: np.ndarray, settings: dict[str, list[int]], shape: tuple[int, ...]
+) -> Value:
+    x = rewriter.blocked(value)
+    block, channels = (shape_of(x) or ())[4], weight.shape[0]
+    padded = np.pad(weight[:, 0], ((0, -channels % block), (0, 0), (0, 0)))
+    packed = padded.reshape(-1, block, *weight.shape[2:]).transpose(0, 2, 3, 1)
+    made = rewriter.te(kernels.depthwise_conv2d_nchwc, x, relax.const(np.ascontiguousarray(packed)), **settings)
+    return Value(shape=shape, blocked=made)
+
+
+def _conv_input(rewriter: Rewriter, value: Value, channels: int, groups: int) -> tuple[Any, int]:
+    """Return the input in a form that the convolution can read, and its block."""
     assert value.nchw is not None
-    if value.blocked is not None and per_group % value.block == 0:
-        return value.blocked, value.block
-    if value.blocked is None and value.nchw[1] == per_group <= _FEW_CHANNELS:
-        return rewriter.reshape(rewriter.plain(value), value.nchw), per_group
-    block = rewriter.best_block(per_group)
-    return rewriter.blocked(value, block), block
+    if groups > 1:
+        block = rewriter.group_block(channels // groups)
+        return rewriter.blocked(value, block), block
+    if value.blocked is None and channels <= _FEW_CHANNELS:
+        return rewriter.reshape(rewriter.plain(value), value.nchw), channels
+    x = rewriter.blocked(value)
+    return x, (shape_of(x) or ())[4]
 
 
 @handles("relax.nn.conv2d_transpose")
@@ -219,6 +215,5 @@ def mean(rewriter: Rewriter, call: Any) -> Value | None:
     if axes != [2, 3] or shape is None or (value.blocked is None and value.shape[1] < rewriter.lanes):
         return None
     made = rewriter.te(kernels.spatial_mean_nchwc, rewriter.blocked(value))
-    if bool(call.attrs.keepdims):
-        return Value(shape=shape, blocked=made)
-    return Value(shape=shape, plain=rewriter.reshape(made, shape))
+    kept = Value(shape=(*value.shape[:2], 1, 1), blocked=made)
+    return kept if bool(call.attrs.keepdims) else Value(shape=shape, plain=rewriter.reshape(rewriter.plain(kept), shape))
