@@ -1,0 +1,58 @@
+# `make` alone prints this list. Every target that needs the environment makes it itself.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.tvmstack-setup
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test test-slow demo bench bench-quick docs wheel clean
+
+help: ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## make .venv with everything for development; quick the second time
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@if test -d .git; then $(BIN)/pre-commit install >/dev/null || echo "pre-commit hook not installed (no write access to .git/hooks)"; fi
+	@touch $@
+
+check: $(STAMP) ## format, lint, types, room contract, fresh reference page
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/reference.py --check
+
+format: $(STAMP) ## rewrite the sources in the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: $(STAMP) ## the tests that need no real trials: a few minutes on two cores
+	$(PYTEST) -m "not slow"
+
+test-slow: $(STAMP) ## real models and real trials
+	$(PYTEST) -m slow
+
+demo: $(STAMP) ## a real model: scan, compile, tune two minutes, rebuild, verify, bench
+	$(BIN)/python scripts/demo.py
+
+bench: $(STAMP) ## all benchmark models, untuned and tuned 10 minutes each; rewrites docs/benchmarks.md
+	$(BIN)/python benchmarks/run.py --tune 10m
+
+bench-quick: $(STAMP) ## the small benchmark models, untuned and tuned briefly, in under 10 minutes
+	$(BIN)/python benchmarks/run.py --quick
+
+docs: $(STAMP) ## regenerate docs/reference.md from the commands' own help
+	$(BIN)/python scripts/reference.py
+
+wheel: $(STAMP) ## build wheel and sdist into dist/
+	$(BIN)/python -m build
+
+clean: ## remove what builds and tools leave behind; keeps .venv and .cache
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
