@@ -172,19 +172,20 @@ def concat(rewriter: Rewriter, call: Any) -> Value | None:
 
 @handles("relax.split")
 def split(rewriter: Rewriter, call: Any) -> Value | None:
-    """Split the channels of a blocked tensor where every part is whole blocks."""
+    """Split into slices, in blocked form where every part of the channels is whole blocks: a slice fuses with its reader."""
     value = rewriter.value(call.args[0])
-    rank = len(value.shape or ())
-    if value.blocked is None or value.nchw is None or int(call.attrs.axis) % rank != 1:
+    if value.shape is None:
         return None
+    axis = int(call.attrs.axis) % len(value.shape)
     parts = [shape_of_type(f) for f in call.ty.fields]
-    block = value.block
-    if any(p[1] % block for p in parts[:-1]):
-        return None
+    blocked = value.blocked is not None and axis == 1 and all(p[1] % value.block == 0 for p in parts[:-1])
+    unit = value.block if blocked else 1
+    source = value.blocked if blocked else rewriter.plain(value)
     made, start = [], 0
     for part in parts:
-        stop = start + -(-part[1] // block)
-        made.append(Value(shape=part, blocked=_slice(rewriter, value.blocked, 1, start, stop)))
+        stop = start + -(-part[axis] // unit)
+        piece = _slice(rewriter, source, axis, start, stop)
+        made.append(Value(shape=part, blocked=piece) if blocked else Value(shape=part, plain=piece))
         start = stop
     return Value(fields=made)
 
