@@ -1,7 +1,7 @@
 """From the ONNX graph to one Relax function: our own loop over the nodes, one converter each.
 
-Every node's result is compared with the shape and type that ONNX infers for it, so that a converter which disagrees with
-the model's meaning is an error with the node's name, not a wrong number later.
+Every node's result is compared with the shape and type that ONNX infers for it: a converter that disagrees with the
+model's meaning is an error with the node's name, not a wrong number later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 import onnx_ir
 
 from tvmstack._tvm import is_constant, relax
-
 from tvmstack.core.errors import ModelError
 from tvmstack.core.model import Model
 from tvmstack.lower.converters import CONVERTERS
@@ -69,7 +68,9 @@ class _Importer:
         name = value.name or "input"
         shape = _static_shape(value)
         if shape is None or value.dtype is None:
-            raise ModelError(f"cannot lower {self.model.source}: input {name} has no fixed shape. Give one with --shape.")
+            raise ModelError(
+                f"cannot lower {self.model.source}: input {name} has no fixed shape. Give one with --shape."
+            )
         var = relax.Var(self._fresh(name), relax.TensorType(shape, _dtype_name(value.dtype)))
         self.values[value] = var
         return var
@@ -87,7 +88,9 @@ class _Importer:
         if value not in self.values:
             array = self._constant(value)
             if array is None:
-                raise ModelError(f"cannot lower {self.model.source}: value {value.name} is used but nothing computes it")
+                raise ModelError(
+                    f"cannot lower {self.model.source}: value {value.name} is used but nothing computes it"
+                )
             self.values[value] = const(array)
         return self.values[value]
 
@@ -146,7 +149,7 @@ class _Importer:
             self.known[value] = var.value.numpy()
 
     def _correct(self, value: onnx_ir.Value, result: Expr) -> None:
-        """Trust our shape where ONNX's inference is known to be wrong: it counts pool windows that start in the padding."""
+        """Trust our shape where ONNX's inference is wrong: it counts pool windows that start in the padding."""
         wanted, got = _static_shape(value), _shape_or_none(result)
         if got is not None and wanted is not None and wanted != got:
             log.info("shape of %s corrected from %s to %s", value.name, wanted, got)
@@ -172,10 +175,8 @@ def _compare(label: str, value: onnx_ir.Value, result: Expr) -> None:
         shape = _shape_or_none(result)
         if shape != wanted:
             raise ModelError(f"cannot lower {label}: {value.name} came out as shape {shape}, the model says {wanted}")
-    if value.dtype is not None and dtype_of(result) != _dtype_name(value.dtype):
-        raise ModelError(
-            f"cannot lower {label}: {value.name} came out as {dtype_of(result)}, the model says {_dtype_name(value.dtype)}"
-        )
+    if value.dtype is not None and dtype_of(result) != (named := _dtype_name(value.dtype)):
+        raise ModelError(f"cannot lower {label}: {value.name} came out as {dtype_of(result)}, the model says {named}")
 
 
 def _relax_type(value: onnx_ir.Value) -> Any:
@@ -206,7 +207,12 @@ def _plain_array(tensor: Any) -> np.ndarray:
 
 
 def _constant_node(node: onnx_ir.Node) -> np.ndarray | None:
-    for name, dtype in (("value_float", np.float32), ("value_floats", np.float32), ("value_int", np.int64), ("value_ints", np.int64)):
+    for name, dtype in (
+        ("value_float", np.float32),
+        ("value_floats", np.float32),
+        ("value_int", np.int64),
+        ("value_ints", np.int64),
+    ):
         if name in node.attributes:
             return np.asarray(node.attributes[name].value, dtype)
     tensor = node.attributes.get("value")

@@ -1,14 +1,14 @@
 """Which nodes the importer lowers, and why it refuses the others. Never imports TVM: `scan` asks this on any machine.
 
-The rule: a node that passes is computed rightly for every input; a node whose attributes, types or run-time operands are
-outside what the converters do rightly is refused with the reason, and runs in onnxruntime instead.
+The rule: a node that passes is computed rightly for every input; a node whose attributes, types or run-time operands
+are outside what the converters do rightly is refused with the reason, and runs in onnxruntime instead.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import onnx_ir
 
@@ -55,7 +55,7 @@ def _is_constant(value: onnx_ir.Value | None) -> bool:
 
 
 def _present(node: onnx_ir.Node, index: int) -> bool:
-    return index < len(node.inputs) and node.inputs[index] is not None and node.inputs[index].name != ""  # type: ignore[union-attr]
+    return index < len(node.inputs) and node.inputs[index] is not None and node.inputs[index].name != ""
 
 
 def _shape(value: onnx_ir.Value | None) -> tuple[int, ...] | None:
@@ -74,7 +74,7 @@ def _dtype(node: onnx_ir.Node, index: int = 0) -> onnx_ir.DataType | None:
     return None if value is None else value.dtype
 
 
-def _attr(node: onnx_ir.Node, name: str, default: object = None) -> object:
+def _attr(node: onnx_ir.Node, name: str, default: Any = None) -> Any:
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.value
 
@@ -94,7 +94,9 @@ def _values(node: onnx_ir.Node, opset: int) -> str | None:
         if 0 in shape:
             return f"{value.name} is empty, shape {shape}"
     for value in constants:
-        if value.dtype is not None and value.dtype not in _TYPES | (_PACKED if node.op_type == "DequantizeLinear" else set()):
+        if value.dtype is not None and value.dtype not in _TYPES | (
+            _PACKED if node.op_type == "DequantizeLinear" else set()
+        ):
             return f"{value.name} is of type {value.dtype.name}"
     return None
 
@@ -103,7 +105,7 @@ def _constant(*indices: int) -> Check:
     def check(node: onnx_ir.Node, opset: int) -> str | None:
         for index in indices:
             if _present(node, index) and not _is_constant(node.inputs[index]):
-                return f"input {index} ({node.inputs[index].name}) is computed at run time"  # type: ignore[union-attr]
+                return f"input {index} ({node.inputs[index].name}) is computed at run time"
         return None
 
     return check
@@ -173,7 +175,7 @@ def _batch_norm(node: onnx_ir.Node, opset: int) -> str | None:
 
 def _top_k(node: onnx_ir.Node, opset: int) -> str | None:
     shape = _shape(node.inputs[0]) or ()
-    length = shape[int(str(_attr(node, "axis", -1)))] if shape else 0
+    length = shape[int(_attr(node, "axis", -1))] if shape else 0
     if length > _TOP_K_ROW:
         return f"rows of {length}: onnxruntime sorts them faster"
     return None
@@ -187,7 +189,7 @@ def _pad(node: onnx_ir.Node, opset: int) -> str | None:
 
 
 def _roi_align(node: onnx_ir.Node, opset: int) -> str | None:
-    if int(str(_attr(node, "sampling_ratio", 0))) <= 0:
+    if int(_attr(node, "sampling_ratio", 0)) <= 0:
         return "the number of samples depends on data (sampling_ratio=0)"
     if _attr(node, "mode", "avg") != "avg":
         return "mode=max"
@@ -214,7 +216,7 @@ def _recurrent(node: onnx_ir.Node, opset: int) -> str | None:
     for index, what in ((1, "W"), (2, "R"), (3, "B"), (7, "P")):
         if _present(node, index) and not _is_constant(node.inputs[index]):
             return f"the weights {what} are computed at run time"
-    names = [str(n).lower() for n in (_attr(node, "activations", ()) or ())]  # type: ignore[attr-defined]
+    names = [str(n).lower() for n in (_attr(node, "activations", ()) or ())]
     unknown = set(names) - _ACTIVATIONS
     if unknown:
         return f"activation {sorted(unknown)[0]}"
@@ -222,12 +224,24 @@ def _recurrent(node: onnx_ir.Node, opset: int) -> str | None:
 
 
 _ACTIVATIONS = frozenset(
-    "affine elu hardsigmoid leakyrelu relu scaledtanh sigmoid softplus softsign tanh thresholdedrelu".split()
+    {
+        "affine",
+        "elu",
+        "hardsigmoid",
+        "leakyrelu",
+        "relu",
+        "scaledtanh",
+        "sigmoid",
+        "softplus",
+        "softsign",
+        "tanh",
+        "thresholdedrelu",
+    }
 )
 
 
 _ATTENTION_ATTRIBUTES = frozenset(
-    "is_causal kv_num_heads q_num_heads qk_matmul_output_mode scale softcap softmax_precision".split()
+    ["is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision"]
 )
 
 
@@ -287,8 +301,8 @@ def _quantize(node: onnx_ir.Node, opset: int) -> str | None:
 
 def _cast(node: onnx_ir.Node, opset: int) -> str | None:
     source, target = _dtype(node), node.outputs[0].dtype
-    if source in _FLOATS and target in _UNSIGNED:
-        return f"{source.name} to {target.name} is undefined for negative values" if target != _D.UINT8 else None
+    if source is not None and target is not None and source in _FLOATS and target in _UNSIGNED - {_D.UINT8}:
+        return f"{source.name} to {target.name} is undefined for negative values"
     return None
 
 
@@ -316,7 +330,7 @@ def _split(node: onnx_ir.Node, opset: int) -> str | None:
 
 
 def _layer_norm(node: onnx_ir.Node, opset: int) -> str | None:
-    return None if int(str(_attr(node, "stash_type", 1))) == 1 else "stash_type other than float32"
+    return None if int(_attr(node, "stash_type", 1)) == 1 else "stash_type other than float32"
 
 
 def _gather_bounds(node: onnx_ir.Node, opset: int) -> str | None:

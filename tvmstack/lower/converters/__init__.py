@@ -38,4 +38,6 @@ _FAMILIES = (
 )
 
 # (domain, operator) to the function that lowers it.
-CONVERTERS: Mapping[tuple[str, str], Converter] = {key: value for family in _FAMILIES for key, value in family.CONVERTERS.items()}
+CONVERTERS: Mapping[tuple[str, str], Converter] = {
+    key: value for family in _FAMILIES for key, value in family.CONVERTERS.items()
+}

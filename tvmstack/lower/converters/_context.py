@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir
-from tvmstack._tvm import relax, tvm
 
+from tvmstack._tvm import relax, tvm
 from tvmstack.core.errors import ModelError
 
 __all__ = [

@@ -40,7 +40,9 @@ def _number(value: Any) -> float:
     return float(getattr(value, "value", value))
 
 
-def _extreme(name: str, better: Callable[[Any, Any], Any], stock: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _extreme(
+    name: str, better: Callable[[Any, Any], Any], stock: Callable[[Any, Any], Any]
+) -> Callable[[Any, Any], Any]:
     def element(a: Any, b: Any) -> Any:
         return tirx.Select(tirx.any(better(a, b), tirx.isnan(a)), a, b)
 
@@ -92,9 +94,7 @@ def _first_or_extreme(x: Any, axes: Sequence[int], keep: bool, reducer: Callable
 
     best = te.compute(out, lambda *i: reducer(read(i, ks), axis=list(ks.values())), name=f"{name}_numbers")
     first = dict.fromkeys(axes, 0)
-    return te.compute(
-        out, lambda *i: tirx.Select(tirx.isnan(read(i, first)), read(i, first), best(*i)), name=name
-    )
+    return te.compute(out, lambda *i: tirx.Select(tirx.isnan(read(i, first)), read(i, first), best(*i)), name=name)
 
 
 NAN_SAFE: Mapping[str, Callable[[Any, Any], Any]] = {

@@ -1,4 +1,4 @@
-"""Convolutions. All end as `relax.nn.conv2d` (or conv3d) in NCHW/OIHW, so that the layout pass and the templates see them."""
+"""Convolutions. All end as `relax.nn.conv2d` (or conv3d) in NCHW/OIHW, which the layout pass and the templates know."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from tvmstack._tvm import relax
 
+from tvmstack._tvm import relax
 from tvmstack.core.errors import ModelError
 from tvmstack.lower.converters._context import Context, Converter, Expr, const, shape_of, widened
 
@@ -16,7 +16,9 @@ __all__ = ["CONVERTERS", "convolve", "explicit_pads"]
 _op = relax.op
 
 
-def explicit_pads(ctx: Context, spatial: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> tuple[list[int], list[int]]:
+def explicit_pads(
+    ctx: Context, spatial: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[list[int], list[int]]:
     """Return what to add before and after each spatial axis, `auto_pad` worked out."""
     rank, auto = len(spatial), ctx.attr("auto_pad", "NOTSET")
     if auto in ("NOTSET", ""):
@@ -41,7 +43,9 @@ def _conv(ctx: Context) -> Expr:
     dilations = [int(d) for d in ctx.attr("dilations", (1,) * rank)]
     before, after = explicit_pads(ctx, spatial, kernel, strides, dilations)
     bias = ctx.optional(2)
-    y = widened(ctx, lambda a, b: convolve(ctx, a, b, strides, before + after, dilations, int(ctx.attr("group", 1))), x, w)
+    y = widened(
+        ctx, lambda a, b: convolve(ctx, a, b, strides, before + after, dilations, int(ctx.attr("group", 1))), x, w
+    )
     return y if bias is None else _op.add(ctx.emit(y), _channels(ctx, bias, rank))
 
 
@@ -54,7 +58,13 @@ def _channels(ctx: Context, bias: Expr, rank: int) -> Expr:
 
 
 def convolve(
-    ctx: Context, x: Expr, w: Expr, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], groups: int,
+    ctx: Context,
+    x: Expr,
+    w: Expr,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
     out_dtype: str | None = None,
 ) -> Expr:
     """Return the convolution over 1, 2 or 3 spatial axes; `pads` are all begins, then all ends."""
@@ -65,7 +75,9 @@ def convolve(
         flat = ctx.emit(_op.reshape(x, (n, c, 1, length)))
         weight = _reshaped(ctx, w, (o, i, 1, k))
         y = ctx.emit(
-            _op.nn.conv2d(flat, weight, (1, strides[0]), (0, pads[0], 0, pads[1]), (1, dilations[0]), groups, out_dtype=out_dtype)
+            _op.nn.conv2d(
+                flat, weight, (1, strides[0]), (0, pads[0], 0, pads[1]), (1, dilations[0]), groups, out_dtype=out_dtype
+            )
         )
         return _op.reshape(y, (n, o, shape_of(y)[3]))
     if rank == 2:
@@ -95,7 +107,9 @@ def _conv_transpose(ctx: Context) -> Expr:
     begins, lengths = _transpose_extent(ctx, spatial, kernel, strides)
     phases, taps = _phase_kernel(weight, strides, groups)
     pads = [t - 1 for t in taps]
-    y = ctx.emit(widened(ctx, lambda a: convolve(ctx, a, const(phases), [1] * rank, pads + pads, [1] * rank, groups), x))
+    y = ctx.emit(
+        widened(ctx, lambda a: convolve(ctx, a, const(phases), [1] * rank, pads + pads, [1] * rank, groups), x)
+    )
     y = _interleave(ctx, y, weight.shape[1] * groups, strides)
     y = _window(ctx, y, begins, lengths)
     bias = ctx.optional(2)
@@ -112,7 +126,9 @@ def _stretched(weight: np.ndarray, dilations: Sequence[int]) -> np.ndarray:
     return wide
 
 
-def _transpose_extent(ctx: Context, spatial: Sequence[int], kernel: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
+def _transpose_extent(
+    ctx: Context, spatial: Sequence[int], kernel: Sequence[int], strides: Sequence[int]
+) -> tuple[list[int], list[int]]:
     """Return how much is cut from the front of the full result, and the length that is kept, per axis."""
     rank = len(spatial)
     extra = [int(p) for p in ctx.attr("output_padding", (0,) * rank)]
@@ -122,7 +138,11 @@ def _transpose_extent(ctx: Context, spatial: Sequence[int], kernel: Sequence[int
     if wanted is None and auto in ("NOTSET", "", "VALID"):
         pads = pads if auto in ("NOTSET", "") else [0] * (2 * rank)
         return pads[:rank], [f - pads[i] - pads[i + rank] for i, f in enumerate(full)]
-    lengths = [int(v) for v in wanted][-rank:] if wanted is not None else [n * s for n, s in zip(spatial, strides, strict=True)]
+    lengths = (
+        [int(v) for v in wanted][-rank:]
+        if wanted is not None
+        else [n * s for n, s in zip(spatial, strides, strict=True)]
+    )
     begins = []
     for f, length in zip(full, lengths, strict=True):
         total = max(0, f - length)
@@ -136,7 +156,9 @@ def _phase_kernel(weight: np.ndarray, strides: Sequence[int], groups: int) -> tu
     taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
     padded = np.pad(weight, [(0, 0), (0, 0), *((0, t * s - k) for k, t, s in zip(kernel, taps, strides, strict=True))])
     rank = len(kernel)
-    split = padded.reshape(groups, channels // groups, out, *(v for t, s in zip(taps, strides, strict=True) for v in (t, s)))
+    split = padded.reshape(
+        groups, channels // groups, out, *(v for t, s in zip(taps, strides, strict=True) for v in (t, s))
+    )
     tap_axes, phase_axes = [3 + 2 * i for i in range(rank)], [4 + 2 * i for i in range(rank)]
     moved = split.transpose(0, 2, *phase_axes, 1, *tap_axes)
     flipped = np.flip(moved, tuple(range(moved.ndim - rank, moved.ndim)))

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from tvmstack._tvm import relax, te, tirx, topi
 
-from tvmstack.core.errors import ModelError
+from tvmstack._tvm import relax, te, tirx
 from tvmstack.lower.converters._context import (
     Context,
     Converter,
@@ -102,7 +101,12 @@ def _pow(ctx: Context) -> Expr:
             return _op.reshape(simple, broadcast_shape(shape_of(base), known.shape))
     if is_float(dtype):
         return widened(ctx, _op.power, base, ctx.emit(cast(exponent, dtype)))
-    if not is_float(dtype_of(exponent)) and known is not None and known.size == 1 and 0 <= int(known.reshape(-1)[0]) < 64:
+    if (
+        not is_float(dtype_of(exponent))
+        and known is not None
+        and known.size == 1
+        and 0 <= int(known.reshape(-1)[0]) < 64
+    ):
         return _integer_power(ctx, base, int(known.reshape(-1)[0]))
     wide = _op.power(ctx.emit(cast(base, "float64")), ctx.emit(cast(exponent, "float64")))
     return cast(ctx.emit(wide), dtype)
@@ -264,15 +268,12 @@ def _clip(ctx: Context) -> Expr:
     x, dtype = ctx.input(0), ctx.dtype()
     low, high = _bound(ctx, 1, "min"), _bound(ctx, 2, "max")
     if all(b is None or isinstance(b, np.ndarray) for b in (low, high)) and is_float(dtype):
-        lo = -math.inf if low is None else float(low.reshape(()))
-        hi = math.inf if high is None else float(high.reshape(()))
-        if lo == 0.0 and hi == math.inf:
-            return _op.nn.relu(x)
-        if lo <= hi and not (math.isinf(lo) and math.isinf(hi)):
-            limit = float(np.finfo(np.dtype(dtype)).max)
-            if math.isinf(lo) or math.isinf(hi):
-                return _op.maximum(x, scalar(lo, dtype)) if math.isinf(hi) else _op.minimum(x, scalar(hi, dtype))
-            return _op.clip(x, max(lo, -limit), min(hi, limit))
+        # An absent bound is the type's largest finite value, so that infinities are cut as well (as onnxruntime does).
+        limit = float(np.finfo(np.dtype(dtype)).max)
+        lo = -limit if low is None else max(float(low.reshape(())), -limit)
+        hi = limit if high is None else min(float(high.reshape(())), limit)
+        if lo <= hi and (low is not None or high is not None):
+            return _op.clip(x, lo, hi)
     if low is not None:
         x = ctx.emit(_op.maximum(x, _as_expr(low, dtype)))
     return x if high is None else _op.minimum(x, _as_expr(high, dtype))
@@ -345,8 +346,11 @@ def _neg(ctx: Context) -> Expr:
 
 def _round(ctx: Context) -> Expr:
     # Half to even, as ONNX demands; te.round rounds half away from zero.
-    return widened(ctx, lambda v: ctx.te(lambda t: te.compute(t.shape, lambda *i: te.nearbyint(t(*i)), name="round"),
-                                         v, name="round"), ctx.input(0))
+    return widened(
+        ctx,
+        lambda v: ctx.te(lambda t: te.compute(t.shape, lambda *i: te.nearbyint(t(*i)), name="round"), v, name="round"),
+        ctx.input(0),
+    )
 
 
 def _reciprocal(x: Expr) -> Expr:
@@ -403,10 +407,6 @@ def _atanh(x: Expr) -> Expr:
 def _acosh(x: Expr) -> Expr:
     one = scalar(1, dtype_of(x))
     return _op.log(_op.add(x, _op.sqrt(_op.subtract(_op.multiply(x, x), one))))
-
-
-def _via_libm(name: str) -> Callable[[Expr], Expr]:
-    return getattr(_op, name)  # type: ignore[no-any-return]
 
 
 CONVERTERS: Mapping[tuple[str, str], Converter] = {

@@ -1,4 +1,4 @@
-"""Gathers, scatters, selections and running sums. Indices may be negative, and are clamped so that none reads outside."""
+"""Gathers, scatters, selections and running sums. Indices may be negative; they are clamped, so none reads outside."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from tvmstack._tvm import relax, te, tirx
 
+from tvmstack._tvm import relax, te, tirx
 from tvmstack.core.errors import ModelError
-from tvmstack.lower.converters._context import Context, Converter, Expr, cast, const, dtype_of, element_type, is_float, scalar, shape_of
+from tvmstack.lower.converters._context import (
+    Context,
+    Converter,
+    Expr,
+    cast,
+    const,
+    dtype_of,
+    element_type,
+    is_float,
+    scalar,
+    shape_of,
+)
 from tvmstack.lower.converters.reduction import max_of_numbers, min_of_numbers
 
 __all__ = ["CONVERTERS"]
@@ -134,7 +145,9 @@ def _arg_compute(x: Any, axis: int, out: list[int], keep: bool, largest: bool, l
     def place(index: tuple[Any, ...], k: Any) -> list[Any]:
         return [*index[:axis], k, *index[axis + (1 if keep else 0) :]]
 
-    best = te.compute(out, lambda *i: (max_of_numbers if largest else min_of_numbers)(x(*place(i, k1)), axis=k1), name="best")
+    best = te.compute(
+        out, lambda *i: (max_of_numbers if largest else min_of_numbers)(x(*place(i, k1)), axis=k1), name="best"
+    )
 
     def at(*index: Any) -> Any:
         here = x(*place(index, k2)) == best(*index)

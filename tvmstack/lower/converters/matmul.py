@@ -7,10 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvmstack._tvm import relax, te, tirx
 
+from tvmstack._tvm import relax, te, tirx
 from tvmstack.core.errors import ModelError
-from tvmstack.lower.converters._context import Context, Converter, Expr, cast, const, dtype_of, is_float, scalar, shape_of, widened
+from tvmstack.lower.converters._context import (
+    Context,
+    Converter,
+    Expr,
+    cast,
+    const,
+    dtype_of,
+    is_float,
+    scalar,
+    shape_of,
+    widened,
+)
 
 __all__ = ["CONVERTERS", "swap_last", "transposed"]
 
@@ -161,7 +172,9 @@ def _attention(ctx: Context) -> Expr:
     flat = len(shape_of(q)) == 3
     dtype = dtype_of(q)
     if flat:
-        q, k, v = (_heads(ctx, x, int(ctx.attr(n))) for x, n in ((q, "q_num_heads"), (k, "kv_num_heads"), (v, "kv_num_heads")))
+        q, k, v = (
+            _heads(ctx, x, int(ctx.attr(n))) for x, n in ((q, "q_num_heads"), (k, "kv_num_heads"), (v, "kv_num_heads"))
+        )
     q, k, v = (ctx.emit(cast(x, "float32" if dtype == "float16" else dtype)) for x in (q, k, v))
     wide = dtype_of(q)
     k, v = (_repeat_heads(ctx, x, shape_of(q)[1]) for x in (k, v))

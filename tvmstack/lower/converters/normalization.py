@@ -6,9 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from tvmstack._tvm import relax
 
-from tvmstack.lower.converters._context import Context, Converter, Expr, cast, const, dtype_of, scalar, shape_of, widened
+from tvmstack._tvm import relax
+from tvmstack.lower.converters._context import (
+    Context,
+    Converter,
+    Expr,
+    cast,
+    const,
+    dtype_of,
+    scalar,
+    shape_of,
+    widened,
+)
 
 __all__ = ["CONVERTERS"]
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvmstack._tvm import relax, te, tirx
 
+from tvmstack._tvm import relax, te, tirx
 from tvmstack.core.errors import ModelError
-from tvmstack.lower.converters._context import Context, Converter, Expr, const, dtype_of, is_float, scalar, shape_of, widened
+from tvmstack.lower.converters._context import (
+    Context,
+    Converter,
+    Expr,
+    const,
+    dtype_of,
+    is_float,
+    scalar,
+    shape_of,
+    widened,
+)
 from tvmstack.lower.converters.convolution import explicit_pads
 
 __all__ = ["CONVERTERS"]
@@ -104,7 +114,10 @@ def _max_places(ctx: Context, x: Expr, y: Expr, w: _Window) -> Expr:
         taps = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(w.kernel)]
 
         def at(n: Any, c: Any, *index: Any) -> Any:
-            cells = [i * s - b + k.var * d for i, s, b, k, d in zip(index, w.strides, w.before, taps, w.dilations, strict=True)]
+            cells = [
+                i * s - b + k.var * d
+                for i, s, b, k, d in zip(index, w.strides, w.before, taps, w.dilations, strict=True)
+            ]
             inside = tirx.all(*(t for i, cell in enumerate(cells) for t in (cell >= 0, cell < shape[2 + i])))
             here = tirx.if_then_else(inside, data(n, c, *cells) == best(n, c, *index), tirx.const(False, "bool"))
             flat = (n * shape[1] + c) * area + sum(cell * s for cell, s in zip(cells, steps, strict=True))
@@ -132,7 +145,10 @@ def _summed(ctx: Context, x: Expr, w: _Window, each: Callable[[Any], Any]) -> Ex
         taps = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(w.kernel)]
 
         def at(n: Any, c: Any, *index: Any) -> Any:
-            cells = [i * s - b + k.var * d for i, s, b, k, d in zip(index, w.strides, w.before, taps, w.dilations, strict=True)]
+            cells = [
+                i * s - b + k.var * d
+                for i, s, b, k, d in zip(index, w.strides, w.before, taps, w.dilations, strict=True)
+            ]
             inside = tirx.all(*(t for i, cell in enumerate(cells) for t in (cell >= 0, cell < shape[2 + i])))
             return te.sum(tirx.if_then_else(inside, each(data(n, c, *cells)), tirx.const(0, dtype)), axis=taps)
 

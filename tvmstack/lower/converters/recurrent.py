@@ -1,8 +1,8 @@
 """LSTM, GRU and RNN over a fixed number of steps.
 
-The input projection of all steps is one matrix product; what is left, the recurrence, is one kernel for each direction with
-the time loop inside. Its product with the recurrent weights runs over panels of gates packed side by side, so that a panel's
-sums stay in vector registers.
+The input projection of all steps is one matrix product; what is left, the recurrence, is one kernel for each direction
+with the time loop inside. Its product with the recurrent weights runs over panels of gates packed side by side, so that
+a panel's sums stay in vector registers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tvmstack._tvm import relax, te, tirx
 from tvmstack.core.errors import ModelError
-from tvmstack.lower.converters._context import Context, Converter, Expr, cast, const, dtype_of, scalar, shape_of
+from tvmstack.lower.converters._context import Context, Converter, Expr, cast, const, shape_of
 from tvmstack.lower.vector_math import exp_f32, sigmoid_f32, tanh_f32
 
 __all__ = ["CONVERTERS"]
@@ -133,7 +133,11 @@ def _direction(ctx: Context, kind: str, x: Expr, d: int, backwards: bool, batch_
         arrays.append(ctx.emit(cast(lengths, "int32")))
     result = ctx.te(
         lambda *tensors: _kernel(cell, names, tensors),
-        projected, states[0], states[1], const(cell.recurrent), *arrays,
+        projected,
+        states[0],
+        states[1],
+        const(cell.recurrent),
+        *arrays,
         name=kind.lower(),
         attrs={"op_pattern": 8},
     )
@@ -150,8 +154,10 @@ def _initial(ctx: Context, index: int, d: int, batch: int, hidden: int, batch_fi
     return ctx.emit(_op.reshape(state, (batch, hidden)))
 
 
-def _cell(ctx: Context, kind: str, d: int, backwards: bool, steps: int, batch: int) -> tuple[_Cell, np.ndarray, np.ndarray]:
-    """Return the cell of direction `d`, and the input projection's weights (inputs, gates) and bias, padded to panels."""
+def _cell(
+    ctx: Context, kind: str, d: int, backwards: bool, steps: int, batch: int
+) -> tuple[_Cell, np.ndarray, np.ndarray]:
+    """Return the cell of direction `d`, and the input projection's weights (inputs, gates) and bias in full panels."""
     w, r, b, p = (ctx.constant(i) for i in (1, 2, 3, 7))
     if w is None or r is None or (ctx.has(3) and b is None) or (ctx.has(7) and p is None):
         raise ModelError("the weights are computed at run time")
@@ -170,11 +176,19 @@ def _cell(ctx: Context, kind: str, d: int, backwards: bool, steps: int, batch: i
     total = np.zeros(columns, np.float32)
     total[: gates * hidden] = bias + r_bias
     cell = _Cell(
-        kind, steps, batch, hidden, backwards, _functions(ctx, kind, d),
+        kind,
+        steps,
+        batch,
+        hidden,
+        backwards,
+        _functions(ctx, kind, d),
         None if ctx.attr("clip") is None else float(ctx.attr("clip")),
-        bool(ctx.attr("input_forget", 0)), after,
-        _panels(r[d][:split]), None if split == gates * hidden else _panels(r[d][split:]),
-        own_bias, None if p is None or kind != "LSTM" else p[d].astype(np.float32),
+        bool(ctx.attr("input_forget", 0)),
+        after,
+        _panels(r[d][:split]),
+        None if split == gates * hidden else _panels(r[d][split:]),
+        own_bias,
+        None if p is None or kind != "LSTM" else p[d].astype(np.float32),
     )
     return cell, weight, total
 
@@ -221,7 +235,7 @@ def _kernel(cell: _Cell, names: Sequence[str], tensors: Sequence[Any]) -> Any:
 
 def _emit(cell: _Cell, ins: Sequence[Any], extra: Mapping[str, Any], outs: Sequence[Any]) -> None:
     projected, h0, c0, recurrent = ins
-    y, hidden, state, products, reset = outs
+    _, hidden, state, products, reset = outs
     with T.serial(0, cell.batch) as n, T.serial(0, cell.hidden) as u:
         T.buffer_store(hidden, h0[n, u], [n, u])
         T.buffer_store(state, c0[n, u], [n, u])
@@ -320,7 +334,9 @@ def _lstm_state(
     hidden = cell.hidden
     T.buffer_store(products, f(_clipped(cell, gate(0) + _peephole(extra, 0, hidden, u, state))), [n, u])
     if not cell.coupled:
-        T.buffer_store(products, f(_clipped(cell, gate(2) + _peephole(extra, 2, hidden, u, state))), [n, 2 * hidden + u])
+        T.buffer_store(
+            products, f(_clipped(cell, gate(2) + _peephole(extra, 2, hidden, u, state))), [n, 2 * hidden + u]
+        )
     T.buffer_store(products, g(_clipped(cell, gate(3))), [n, 3 * hidden + u])
     keep = _f(1) - products[n, u] if cell.coupled else products[n, 2 * hidden + u]
     return keep * state + products[n, u] * products[n, 3 * hidden + u]
@@ -332,7 +348,14 @@ def _lstm_output(cell: _Cell, gate: Callable[[int], Any], extra: Mapping[str, An
 
 
 def _gru_output(
-    cell: _Cell, gate: Callable[[int], Any], extra: Mapping[str, Any], candidate: Any, products: Any, old: Any, n: Any, u: Any
+    cell: _Cell,
+    gate: Callable[[int], Any],
+    extra: Mapping[str, Any],
+    candidate: Any,
+    products: Any,
+    old: Any,
+    n: Any,
+    u: Any,
 ) -> Any:
     f, g = cell.functions
     # Gates go through memory: nested, the expressions of two activations take TVM's simplifier half a minute.
@@ -348,4 +371,8 @@ def _gru_output(
     return (_f(1) - update) * new + update * old
 
 
-CONVERTERS: Mapping[tuple[str, str], Converter] = {("", "GRU"): _recurrent, ("", "LSTM"): _recurrent, ("", "RNN"): _recurrent}
+CONVERTERS: Mapping[tuple[str, str], Converter] = {
+    ("", "GRU"): _recurrent,
+    ("", "LSTM"): _recurrent,
+    ("", "RNN"): _recurrent,
+}

@@ -7,8 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tvmstack._tvm import relax, te, tirx
-
-from tvmstack.lower.converters._context import Context, Converter, Expr, cast, dtype_of, is_float, scalar, shape_of, widened
+from tvmstack.lower.converters._context import (
+    Context,
+    Converter,
+    Expr,
+    cast,
+    dtype_of,
+    is_float,
+    scalar,
+    shape_of,
+    widened,
+)
 
 __all__ = ["CONVERTERS", "max_of_numbers", "min_of_numbers"]
 

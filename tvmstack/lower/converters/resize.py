@@ -1,5 +1,7 @@
-"""Resize and Upsample. Shapes are fixed, so where each output place reads and with what weight is worked out here, in
-double precision, axis by axis; the kernel only gathers and weighs.
+"""Resize and Upsample.
+
+Shapes are fixed, so where each output place reads, and with what weight, is worked out here, axis by axis; the kernel
+only gathers and weighs.
 """
 
 from __future__ import annotations
@@ -9,10 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvmstack._tvm import relax, te, tirx
 
+from tvmstack._tvm import relax, te
 from tvmstack.core.errors import ModelError
-from tvmstack.lower.converters._context import Context, Converter, Expr, const, dtype_of, is_float, scalar, shape_of, widened
+from tvmstack.lower.converters._context import (
+    Context,
+    Converter,
+    Expr,
+    const,
+    dtype_of,
+    scalar,
+    shape_of,
+    widened,
+)
 from tvmstack.lower.converters.shape import gather_rows
 
 __all__ = ["CONVERTERS", "AxisRule", "axis_table", "source_positions"]
@@ -90,7 +101,7 @@ def _linear(distance: np.ndarray, _: float) -> np.ndarray:
 
 
 def axis_table(rule: AxisRule) -> tuple[np.ndarray, np.ndarray]:
-    """Return (indices, weights), each [out, taps]: output place i is the sum of weights[i] times the input at indices[i]."""
+    """Return (indices, weights), each [out, taps]: output i is the sum of weights[i] times the input at indices[i]."""
     positions = source_positions(rule)
     if rule.mode == "nearest":
         index = np.clip(_nearest(positions, rule.nearest), 0, rule.length - 1).astype(np.int64)
@@ -130,7 +141,12 @@ def _apply(ctx: Context, x: Expr, rules: Sequence[AxisRule]) -> Expr:
         if factors is not None:
             sizes = (rules[2].out, rules[3].out)
             return _op.image.resize2d(
-                x, sizes, layout="NCHW", method="nearest_neighbor", coordinate_transformation_mode="asymmetric", rounding_method="floor"
+                x,
+                sizes,
+                layout="NCHW",
+                method="nearest_neighbor",
+                coordinate_transformation_mode="asymmetric",
+                rounding_method="floor",
             )
         return gather_rows(ctx, x, [axis_table(r)[0][:, 0] for r in rules])
     return widened(ctx, lambda v: _weighted_axes(ctx, v, rules), x)
@@ -154,7 +170,11 @@ def _weighted_axes(ctx: Context, x: Expr, rules: Sequence[AxisRule]) -> Expr:
     for axis in order:
         rule = rules[axis]
         index, weights = axis_table(rule)
-        if rule.length == rule.out and np.array_equal(index[:, 0], np.arange(rule.out)) and np.allclose(weights[:, 0], 1):
+        if (
+            rule.length == rule.out
+            and np.array_equal(index[:, 0], np.arange(rule.out))
+            and np.allclose(weights[:, 0], 1)
+        ):
             continue
         x = _weighted(ctx, x, axis, index, weights)
     return x
@@ -210,9 +230,17 @@ def _rules(ctx: Context) -> list[AxisRule]:
         same = sizes[axis] == dim and scales[axis] == 1.0 and roi[axis] == (0.0, 1.0)
         rules.append(
             AxisRule(
-                dim, sizes[axis], scales[axis], "asymmetric" if same else transform, mode, nearest,
-                float(ctx.attr("cubic_coeff_a", -0.75)), bool(ctx.attr("exclude_outside", 0)), bool(ctx.attr("antialias", 0)),
-                float(ctx.attr("extrapolation_value", 0.0)), roi[axis],
+                dim,
+                sizes[axis],
+                scales[axis],
+                "asymmetric" if same else transform,
+                mode,
+                nearest,
+                float(ctx.attr("cubic_coeff_a", -0.75)),
+                bool(ctx.attr("exclude_outside", 0)),
+                bool(ctx.attr("antialias", 0)),
+                float(ctx.attr("extrapolation_value", 0.0)),
+                roi[axis],
             )
         )
     return rules

@@ -14,7 +14,7 @@ __all__ = ["CONVERTERS"]
 
 _op = relax.op
 _CUBIC = -0.75
-# Places farther out than this are as good as infinite; the bound keeps the conversion to int32 defined, for NaN as well.
+# Places farther out than this are as good as infinite; the bound keeps the conversion to int32 defined, even of NaN.
 _FAR = 1.0e7
 
 
@@ -23,7 +23,9 @@ def _grid_sample(ctx: Context) -> Expr:
     padding, align = ctx.attr("padding_mode", "zeros"), bool(ctx.attr("align_corners", 0))
 
     def sample(x: Expr, grid: Expr) -> Expr:
-        return ctx.te(lambda data, places: _sample_compute(data, places, mode, padding, align), x, grid, name="grid_sample")
+        return ctx.te(
+            lambda data, places: _sample_compute(data, places, mode, padding, align), x, grid, name="grid_sample"
+        )
 
     dtype = ctx.dtype()
     grid = ctx.emit(cast(ctx.input(1), dtype))
@@ -157,7 +159,10 @@ def _affine_grid(ctx: Context) -> Expr:
 def _roi_align(ctx: Context) -> Expr:
     out = (int(ctx.attr("output_height", 1)), int(ctx.attr("output_width", 1)))
     ratio, scale = int(ctx.attr("sampling_ratio", 0)), float(ctx.attr("spatial_scale", 1.0))
-    half = ctx.attr("coordinate_transformation_mode", "half_pixel" if ctx.opset >= 16 else "output_half_pixel") == "half_pixel"
+    half = (
+        ctx.attr("coordinate_transformation_mode", "half_pixel" if ctx.opset >= 16 else "output_half_pixel")
+        == "half_pixel"
+    )
 
     def align(x: Expr, rois: Expr) -> Expr:
         def compute(data: Any, boxes: Any, batches: Any) -> Any:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvmstack._tvm import relax, te, tirx
 
+from tvmstack._tvm import relax, te, tirx
 from tvmstack.core.errors import ModelError
 from tvmstack.lower.converters._context import Context, Converter, Expr, const, dtype_of, scalar, shape_of
 
@@ -84,10 +84,8 @@ def _concat(ctx: Context) -> Expr:
 def _split(ctx: Context) -> list[Expr]:
     shape, count = ctx.shape(), len(ctx.node.outputs)
     axis = ctx.axis(0, len(shape))
-    if ctx.opset < 13:
-        sizes = ctx.attr("split")
-    else:
-        sizes = ctx.ints(1) if ctx.has(1) else None
+    given = ctx.ints(1) if ctx.opset >= 13 and ctx.has(1) else None
+    sizes = ctx.attr("split") if ctx.opset < 13 else given
     if sizes is None:
         step = -(-shape[axis] // count)
         sizes = [max(0, min(step, shape[axis] - i * step)) for i in range(count)]
@@ -142,7 +140,9 @@ def _take_ranges(ctx: Context, x: Expr, ranges: Sequence[range]) -> Expr:
 
     def element(tensor: Any) -> Any:
         return te.compute(
-            out, lambda *index: tensor(*(i * r.step + r.start for i, r in zip(index, ranges, strict=True))), name="slice"
+            out,
+            lambda *index: tensor(*(i * r.step + r.start for i, r in zip(index, ranges, strict=True))),
+            name="slice",
         )
 
     return ctx.te(element, x, name="strided_slice")
@@ -165,7 +165,9 @@ def _tile(ctx: Context) -> Expr:
         out = [d * r for d, r in zip(shape, repeats, strict=True)]
         return te.compute(
             out,
-            lambda *index: tensor(*(i if r == 1 else tirx.floormod(i, d) for i, d, r in zip(index, shape, repeats, strict=True))),
+            lambda *index: tensor(
+                *(i if r == 1 else tirx.floormod(i, d) for i, d, r in zip(index, shape, repeats, strict=True))
+            ),
             name="tile",
         )
 
@@ -213,7 +215,9 @@ def _constant_pad(ctx: Context, x: Expr, before: Sequence[int], after: Sequence[
 
     def element(tensor: Any) -> Any:
         def at(*index: Any) -> Any:
-            inside = [c for i, (b, d), s in zip(index, limits, shape, strict=True) if s != d for c in (i >= b, i < b + d)]
+            inside = [
+                c for i, (b, d), s in zip(index, limits, shape, strict=True) if s != d for c in (i >= b, i < b + d)
+            ]
             own = [i - b for i, (b, _) in zip(index, limits, strict=True)]
             return tirx.if_then_else(tirx.all(*inside), tensor(*own), tirx.const(value, dtype))
 
