@@ -132,6 +132,8 @@ def _norms() -> list[NodeCase]:
         node("LayerNormalization", x, rnd(5), rnd(5), fixed=(1, 2), axis=2),
         node("LayerNormalization", x, rnd(6, 4, 5), rnd(6, 4, 5), axis=1),
         node("LayerNormalization", x * 1e3 + 1e5, rnd(5), rnd(5)),
+        node("LayerNormalization", x + 30, rnd(4, 5), rnd(4, 5), axis=2),
+        node("InstanceNormalization", x + 30, rnd(6), rnd(6)),
         node("LayerNormalization", rnd(3, 8, dtype="float16"), rnd(8, dtype="float16"), rnd(8, dtype="float16")),
         node("InstanceNormalization", x, rnd(6), rnd(6), fixed=(1, 2)),
         node("InstanceNormalization", rnd(2, 6, 9), rnd(6), rnd(6), epsilon=1e-2),

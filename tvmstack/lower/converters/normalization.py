@@ -56,11 +56,26 @@ def _along(ctx: Context, op: relax.op, x: Expr, axis: int) -> Expr:
 
 def _centred(ctx: Context, x: Expr, axes: Sequence[int], epsilon: float) -> Expr:
     """Return (x - mean) / sqrt(variance + epsilon)."""
+    shape = shape_of(x)
+    if dtype_of(x) == "float32" and list(axes) == list(range(len(shape) - len(axes), len(shape))):
+        tail = math.prod(shape[-len(axes) :])
+        return _rows_normed(ctx, x, const(np.ones(tail, np.float32)), const(np.zeros(tail, np.float32)), epsilon)
     mean = ctx.emit(_op.mean(x, list(axes), True))
     diff = ctx.emit(_op.subtract(x, mean))
     variance = ctx.emit(_op.mean(ctx.emit(_op.multiply(diff, diff)), list(axes), True))
     spread = ctx.emit(_op.sqrt(ctx.emit(_op.add(variance, scalar(epsilon, dtype_of(x))))))
     return ctx.emit(_op.divide(diff, spread))
+
+
+def _rows_normed(ctx: Context, x: Expr, scale: Expr, bias: Expr, epsilon: float) -> Expr:
+    """Return the layer norm of the trailing axes, as many as scale's elements fill, as one over rows.
+
+    Only over the last axis does the lowering take the variance in a second pass; TOPI's own subtracts squares.
+    """
+    shape, length = shape_of(x), math.prod(shape_of(scale))
+    rows = ctx.emit(_op.reshape(x, (math.prod(shape) // length, length)))
+    scale, bias = (ctx.emit(_op.reshape(v, (length,))) for v in (scale, bias))
+    return ctx.emit(_op.reshape(ctx.emit(_op.nn.layer_norm(rows, scale, bias, [1], epsilon)), shape))
 
 
 def _layer_norm_of(ctx: Context, x: Expr, scale: Expr, bias: Expr | None, axis: int, epsilon: float) -> Expr:
@@ -71,10 +86,11 @@ def _layer_norm_of(ctx: Context, x: Expr, scale: Expr, bias: Expr | None, axis: 
     x = ctx.emit(cast(x, wide))
     scale = ctx.emit(cast(scale, wide))
     bias = const(np.zeros(tail, wide)) if bias is None else ctx.emit(cast(bias, wide))
-    if all(len(shape_of(v)) <= len(tail) for v in (scale, bias)):
-        full = [ctx.emit(_op.broadcast_to(v, tail)) if shape_of(v) != tail else v for v in (scale, bias)]
-        axes = list(range(axis, len(shape)))
-        return cast(ctx.emit(_op.nn.layer_norm(x, *full, axes, epsilon)), dtype)
+    if wide == "float32" and all(len(shape_of(v)) <= len(tail) for v in (scale, bias)):
+        scale, bias = (ctx.emit(_op.broadcast_to(v, tail)) if shape_of(v) != tail else v for v in (scale, bias))
+        if len(tail) == 1:
+            return cast(ctx.emit(_op.nn.layer_norm(x, scale, bias, [axis], epsilon)), dtype)
+        return cast(_rows_normed(ctx, x, scale, bias, epsilon), dtype)
     y = _centred(ctx, x, range(axis, len(shape)), epsilon)
     return cast(ctx.emit(_op.add(ctx.emit(_op.multiply(y, scale)), bias)), dtype)
 
