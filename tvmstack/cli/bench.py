@@ -1,0 +1,46 @@
+"""`tvmstack bench`."""
+
+from __future__ import annotations
+
+import click
+
+from tvmstack.cli.options import artifact_argument, input_option, inputs_from_texts, json_option, threads_option
+
+__all__ = ["bench"]
+
+
+@click.command()
+@artifact_argument
+@click.option("--model", metavar="FILE", help="The original model, for the peers.")
+@click.option("--against", metavar="NAMES", help="Peers, with commas: onnxruntime, openvino [default: onnxruntime with --model].")
+@click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Turns each peer gets.")
+@click.option("--seconds", type=click.FloatRange(min=0.01), default=0.5, show_default=True, help="Length of one turn.")
+@input_option
+@threads_option
+@json_option
+def bench(
+    artifact: str,
+    model: str | None,
+    against: str | None,
+    rounds: int,
+    seconds: float,
+    inputs: tuple[str, ...],
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Time ARTIFACT against other runtimes: same inputs, same threads, each in its own process, in turns."""
+    from tvmstack import driver
+    from tvmstack.cli.output import emit, talk
+    from tvmstack.report.timing import bench_page
+
+    report = driver.bench(
+        artifact,
+        model,
+        against=[n.strip() for n in against.split(",") if n.strip()] if against else None,
+        inputs=inputs_from_texts(inputs),
+        threads=threads,
+        rounds=rounds,
+        seconds=seconds,
+        progress=talk,
+    )
+    emit(report.to_json(), as_json, bench_page)

@@ -1,0 +1,95 @@
+"""`tvmstack cache`: look into the tuning store, and carry records in and out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tvmstack.cli.options import (
+    device_option,
+    freeze_option,
+    frozen_from_texts,
+    json_option,
+    model_argument,
+    shape_option,
+    shapes_from_texts,
+    store_option,
+)
+
+__all__ = ["cache"]
+
+
+@click.group()
+def cache() -> None:
+    """Look into the tuning store, and carry records in and out."""
+
+
+@cache.command("ls")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Records to list at most.")
+@store_option
+@json_option
+def ls(limit: int, store: str | None, as_json: bool) -> None:
+    """List records, the newest first."""
+    from tvmstack import driver
+    from tvmstack.cli.output import emit
+    from tvmstack.report.tuning import records_page
+
+    emit(driver.cache_ls(store, limit), as_json, records_page)
+
+
+@cache.command()
+@store_option
+@json_option
+def stats(store: str | None, as_json: bool) -> None:
+    """Say how much the store holds, by device."""
+    from tvmstack import driver
+    from tvmstack.cli.output import emit
+    from tvmstack.report.tuning import stats_page
+
+    emit(driver.cache_stats(store), as_json, stats_page)
+
+
+@cache.command()
+@model_argument
+@shape_option
+@freeze_option
+@device_option
+@store_option
+@json_option
+def why(
+    model: str, shapes: tuple[str, ...], freeze: tuple[str, ...], device: str | None, store: str | None, as_json: bool
+) -> None:
+    """Say for each kernel of MODEL whether the store has a record, and if not, which field differs."""
+    from tvmstack import driver
+    from tvmstack.cli.output import emit
+    from tvmstack.report.tuning import why_page
+
+    rows = driver.cache_why(model, shapes_from_texts(shapes), device=device, store=store, freeze=frozen_from_texts(freeze))
+    emit(rows, as_json, why_page)
+
+
+@cache.command("export")
+@click.argument("file", metavar="FILE.jsonl")
+@store_option
+@json_option
+def export(file: str, store: str | None, as_json: bool) -> None:
+    """Write all records to FILE as JSON lines, each with its digest."""
+    from tvmstack import driver
+    from tvmstack.cli.output import emit
+    from tvmstack.report.tuning import moved_page
+
+    emit(driver.cache_export(store, Path(file)), as_json, moved_page)
+
+
+@cache.command("import")
+@click.argument("file", metavar="FILE.jsonl")
+@store_option
+@json_option
+def import_(file: str, store: str | None, as_json: bool) -> None:
+    """Read records from FILE; damaged lines are refused one by one and counted."""
+    from tvmstack import driver
+    from tvmstack.cli.output import emit
+    from tvmstack.report.tuning import moved_page
+
+    emit(driver.cache_import(store, Path(file)), as_json, moved_page)

@@ -1,0 +1,78 @@
+"""`tvmstack compile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tvmstack.cli.options import (
+    device_option,
+    freeze_option,
+    frozen_from_texts,
+    json_option,
+    model_argument,
+    onnxruntime_nodes_option,
+    shape_option,
+    shapes_from_texts,
+    store_option,
+    threads_option,
+)
+
+__all__ = ["compile_"]
+
+
+@click.command("compile")
+@model_argument
+@click.option("-o", "--output", required=True, metavar="FILE.so", help="Where the artifact goes.")
+@shape_option
+@freeze_option
+@device_option
+@click.option("--tune", metavar="TIME", help="Tune first, for at most this long: 90s, 10m, 1h.")
+@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Tune first, with at most this many trials.")
+@store_option
+@threads_option
+@onnxruntime_nodes_option
+@click.option("--verify/--no-verify", default=True, help="Compare the artifact with the original model before it is written.")
+@json_option
+def compile_(
+    model: str,
+    output: str,
+    shapes: tuple[str, ...],
+    freeze: tuple[str, ...],
+    device: str | None,
+    tune: str | None,
+    trials: int | None,
+    store: str | None,
+    threads: int | None,
+    onnxruntime_nodes: tuple[str, ...],
+    verify: bool,
+    as_json: bool,
+) -> None:
+    """Compile MODEL (an ONNX file) to one shared library.
+
+    Kernels are scheduled by the best records of the store, else by default schedules. With --tune or --trials more are measured
+    first; what the store already knows is not measured again.
+    """
+    from tvmstack import driver
+    from tvmstack.cli.output import emit
+    from tvmstack.cli.progress import tuning_display
+    from tvmstack.report.artifact import build_page
+
+    driver.check_output(Path(output), Path(model))
+    with tuning_display(driver.seconds_from(tune), trials) as progress:
+        artifact = driver.compile(
+            model,
+            shapes=shapes_from_texts(shapes),
+            device=device,
+            tune=tune,
+            trials=trials,
+            store=store,
+            verify=verify,
+            onnxruntime_nodes=onnxruntime_nodes,
+            threads=threads,
+            progress=progress,
+            freeze=frozen_from_texts(freeze),
+        )
+    artifact.save(output)
+    emit(artifact.report, as_json, build_page)

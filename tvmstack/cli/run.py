@@ -1,0 +1,31 @@
+"""`tvmstack run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tvmstack.cli.options import artifact_argument, input_option, inputs_from_texts, json_option, threads_option
+
+__all__ = ["run"]
+
+
+@click.command()
+@artifact_argument
+@input_option
+@click.option("--output", "folder", metavar="DIR", help="Write each output to DIR/NAME.npy.")
+@threads_option
+@json_option
+def run(artifact: str, inputs: tuple[str, ...], folder: str | None, threads: int | None, as_json: bool) -> None:
+    """Run ARTIFACT once and describe its outputs. Only the runtime is loaded, never the compiler."""
+    from tvmstack.cli.output import emit
+    from tvmstack.measure.feed import describe_arrays, fill_inputs, save_arrays
+    from tvmstack.report.artifact import outputs_page
+    from tvmstack.runtime import load
+
+    session = load(artifact, threads=threads)
+    outputs = session.run(fill_inputs(session.inputs, inputs_from_texts(inputs), session.manifest))
+    if folder:
+        save_arrays(outputs, Path(folder))
+    emit({"outputs": describe_arrays(outputs)}, as_json, outputs_page)

@@ -1,0 +1,27 @@
+"""`tvmstack verify`."""
+
+from __future__ import annotations
+
+import click
+
+from tvmstack.cli.options import artifact_argument, json_option, threads_option
+
+__all__ = ["verify"]
+
+
+@click.command()
+@artifact_argument
+@click.option("--model", metavar="FILE", help="The original model [default: the answers kept in the artifact].")
+@threads_option
+@json_option
+def verify(artifact: str, model: str | None, threads: int | None, as_json: bool) -> None:
+    """Compare ARTIFACT with the original model on random and edge inputs; exit with 7 and the difference where it differs.
+
+    Without --model the artifact's own reference answers are compared, which shows whether this machine gives what the building
+    machine gave.
+    """
+    from tvmstack import driver
+    from tvmstack.cli.output import emit
+    from tvmstack.report.artifact import verification_page
+
+    emit(driver.verify(artifact, model, threads=threads), as_json, verification_page)

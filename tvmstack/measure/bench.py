@@ -1,0 +1,195 @@
+"""Peers measured against each other: each in its own process, the processes alternated, round by round."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from tvmstack.core import errors
+from tvmstack.measure.stats import Ratio, Summary, ratio, summarise
+
+__all__ = ["BenchReport", "PeerResult", "PeerSpec", "bench"]
+
+# After a round the peer's worker threads may still spin for some milliseconds; the next peer waits them out.
+_PAUSE_S = 0.03
+
+
+@dataclass(frozen=True)
+class PeerSpec:
+    """What to measure: a kind known to `measure.peer`, the file it loads, and the label it has in tables."""
+
+    kind: str
+    path: str
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """The label, or the kind where there is none."""
+        return self.label or self.kind
+
+
+@dataclass(frozen=True)
+class PeerResult:
+    """One peer's timings.
+
+    Attributes:
+        name: its label.
+        version: its version as it gives it.
+        summary: all single runs together.
+        rounds: the median of each round in seconds.
+        peak_rss: largest resident size of its process in bytes.
+    """
+
+    name: str
+    version: str
+    summary: Summary
+    rounds: tuple[float, ...]
+    peak_rss: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain data."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "summary": self.summary.to_json(),
+            "rounds_s": list(self.rounds),
+            "peak_rss_bytes": self.peak_rss,
+        }
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """All peers; the first is the one the ratios are of."""
+
+    peers: tuple[PeerResult, ...]
+    threads: int
+    device: str
+    notes: tuple[str, ...] = field(default=())
+
+    def ratio(self, index: int) -> Ratio:
+        """Return the first peer's time over that of peer `index`."""
+        return ratio(self.peers[0].rounds, self.peers[index].rounds)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain data; `ratio` is ours over theirs, so below 1 is faster."""
+        rows = [p.to_json() for p in self.peers]
+        for index, row in enumerate(rows[1:], 1):
+            row["ratio"] = self.ratio(index).to_json()
+        return {"device": self.device, "threads": self.threads, "peers": rows, "notes": list(self.notes)}
+
+
+class _Peer:
+    def __init__(self, spec: PeerSpec, inputs: Path, threads: int) -> None:
+        self.spec = spec
+        self.samples: list[float] = []
+        self.rounds: list[float] = []
+        self.peak_rss = 0
+        self.version = ""
+        self._errors = tempfile.TemporaryFile("w+")
+        env = dict(os.environ, TVM_NUM_THREADS=str(threads), OMP_NUM_THREADS=str(threads))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tvmstack.measure.peer"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=env,
+        )
+        self._request = {"kind": spec.kind, "path": str(spec.path), "inputs": str(inputs), "threads": threads}
+
+    def __enter__(self) -> _Peer:
+        self.version = self._ask(self._request)["version"]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            if self._process.stdin:
+                self._process.stdin.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+        self._errors.close()
+
+    def measure(self, seconds: float) -> None:
+        answer = self._ask({"seconds": seconds, "least": 3})
+        self.samples += answer["seconds"]
+        self.rounds.append(statistics.median(answer["seconds"]))
+        self.peak_rss = answer["peak_rss"]
+
+    def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        answer: dict[str, Any] = json.loads(line) if line else self._death()
+        if "error" in answer:
+            kind = getattr(errors, answer["class"], errors.BackendError)
+            raise kind(f"{self.spec.name} could not run {Path(self.spec.path).name}: {answer['error']}")
+        return answer
+
+    def _death(self) -> dict[str, Any]:
+        status = self._process.wait()
+        self._errors.seek(0)
+        words = self._errors.read().strip().splitlines()
+        return {"error": f"its process ended with status {status}: {words[-1] if words else 'no output'}", "class": "BackendError"}
+
+    def result(self) -> PeerResult:
+        return PeerResult(self.spec.name, self.version, summarise(self.samples), tuple(self.rounds), self.peak_rss)
+
+
+def bench(
+    peers: Sequence[PeerSpec],
+    inputs: Mapping[str, np.ndarray],
+    *,
+    threads: int,
+    device: str = "",
+    rounds: int = 7,
+    seconds: float = 0.5,
+    progress: Callable[[str], None] | None = None,
+) -> BenchReport:
+    """Measure peers on the same inputs and threads, in turns.
+
+    Args:
+        peers: who; the first is what the ratios are of.
+        inputs: what all are fed.
+        threads: threads each may use.
+        device: the device's id, kept in the report.
+        rounds: how many turns each peer gets.
+        seconds: length of one turn.
+        progress: called with a line before each round.
+
+    Raises:
+        SetupError: a peer is not installed.
+        BackendError: a peer cannot run the model.
+    """
+    with tempfile.TemporaryDirectory(prefix="tvmstack-bench-") as folder, contextlib.ExitStack() as stack:
+        stored = Path(folder) / "inputs.npz"
+        np.savez(stored, **dict(inputs))  # type: ignore[arg-type]
+        running = [stack.enter_context(_Peer(spec, stored, threads)) for spec in peers]
+        for index in range(rounds):
+            if progress:
+                progress(f"round {index + 1} of {rounds}")
+            order = running if index % 2 == 0 else running[::-1]
+            for peer in order:
+                time.sleep(_PAUSE_S)
+                peer.measure(seconds)
+        return BenchReport(tuple(p.result() for p in running), threads, device)
