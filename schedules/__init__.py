@@ -1,6 +1,7 @@
-"""Templates: schedule functions whose default decisions give the untuned build and whose decisions are the tuning space.
+"""Templates: schedule functions; their default decisions give the untuned build, their decisions are the tuning space.
 
-A template serves the kernels whose anchor block carries its name. Kernels without an anchor get `injective` or `reduction`; only
+A template serves the kernels whose anchor block carries its name. Kernels without an anchor get `injective` or
+`reduction`; only
 what those cannot take is left to MetaSchedule's own sketches.
 """
 
@@ -48,7 +49,9 @@ def apply(func: Any, choice: Choice, device: Device) -> Any:
         template.schedule(work, dict(choice.decisions), device)
     except (RuntimeError, ValueError, KeyError, IndexError) as err:
         reason = str(err).strip().splitlines()
-        raise TuningError(f"schedule {choice.text} does not fit this kernel: {reason[-1] if reason else err!r}") from err
+        raise TuningError(
+            f"schedule {choice.text} does not fit this kernel: {reason[-1] if reason else err!r}"
+        ) from err
     return work.sch.mod["main"].with_attr("global_symbol", str(func.attrs["global_symbol"]))
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax import transform as relax_transform
-from tvm.s_tir import SBlockRealize, Schedule
+from tvm.s_tir import SBlockRealize, Schedule, renew_defs
 from tvm.s_tir import analysis as s_tir_analysis
-from tvm.s_tir import renew_defs
 
 __all__ = [
     "SBlockRealize",
@@ -39,7 +38,8 @@ def is_constant(expr: Any) -> bool:
 def light_intrinsics() -> None:
     """Register only the tensor intrinsics of the CPU families.
 
-    Importing `tvm.s_tir.tensor_intrin` builds every CUDA, ROCm and Hexagon intrinsic and costs 20 to 40 s of CPU in each
+    Importing `tvm.s_tir.tensor_intrin` builds every CUDA, ROCm and Hexagon intrinsic and costs 20 to 40 s of CPU in
+    each
     process, which MetaSchedule would pay in every worker.
     """
     package = importlib.import_module("tvm.s_tir")
@@ -49,6 +49,6 @@ def light_intrinsics() -> None:
     module = types.ModuleType(name)
     module.__path__ = [os.path.join(os.path.dirname(package.__file__), "tensor_intrin")]
     sys.modules[name] = module
-    package.tensor_intrin = module
+    setattr(package, "tensor_intrin", module)  # noqa: B010  (TVM's stubs do not know the attribute)
     for family in ("x86", "arm_cpu"):
         importlib.import_module(f"{name}.{family}")

@@ -42,7 +42,7 @@ def template_for(func: Any) -> Template:
 
 
 def _is_chain(work: Any) -> bool:
-    """Whether every block but the last can be inlined: one writer a buffer, no nested blocks, no output written early."""
+    """Whether every block but the last can be inlined: no nested blocks, no output written early."""
     sch = work.sch
     if not work.blocks:
         return False

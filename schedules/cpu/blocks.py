@@ -135,8 +135,10 @@ def fuse_epilogue(work: Work, anchor: int) -> Any:
 def finish_tile(sch: Any, block: Any, depth: int, width: int, is_whole: bool = True) -> None:
     """Vectorise the last loop of `block` below `depth` in vectors of `width`.
 
-    Where the columns are cropped (`is_whole` is false) a store is conditional by lane: TVM would take the vector apart, LLVM masks it.
-    The other loops stay loops: unrolled, an epilogue with an erf in it costs LLVM a minute and the instruction cache its size.
+    Where the columns are cropped (`is_whole` is false) a store is conditional by lane: TVM would take the vector
+    apart, LLVM masks it.
+    The other loops stay loops: unrolled, an epilogue with an erf in it costs LLVM a minute and the instruction cache
+    its size.
     """
     loops = sch.get_loops(block)[depth:]
     if not loops:
@@ -149,7 +151,7 @@ def finish_tile(sch: Any, block: Any, depth: int, width: int, is_whole: bool = T
 
 
 def flatten_parallel(sch: Any, block: Any, keep: int = 1, grain: int = PARALLEL_GRAIN) -> None:
-    """Run the outer loops of an injective block in parallel, the last `keep` loops in order, if there is enough to do."""
+    """Run the outer loops of an injective block in parallel, the last `keep` in order, if there is enough to do."""
     loops = sch.get_loops(block)
     total = 1
     for loop in loops:

@@ -1,4 +1,4 @@
-"""Direct convolution in NCHWc: a register tile of rows x columns x output panels, the reduction innermost but for the tile."""
+"""Direct convolution in NCHWc: a register tile of rows x columns x output panels inside the reduction."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ __all__ = ["Conv2d", "Depthwise"]
 class Conv2d:
     """Template of `conv2d_nchwc`.
 
-    Decisions: `oh`, `ow`, `oc` (the register tile: rows, columns, panels of output channels); `order` (0: panels, then rows
-    are the parallel loop; 1: rows, then panels; 2: rows are parallel and panels run inside); `pad` (0: the padded input is
+    Decisions: `oh`, `ow`, `oc` (the register tile: rows, columns, panels of output channels); `order` (0: panels,
+    then rows
+    are the parallel loop; 1: rows, then panels; 2: rows are parallel and panels run inside); `pad` (0: the padded
+    input is
     made once, in parallel; 1: each task pads the rows it reads).
     """
 

@@ -1,4 +1,4 @@
-"""Kernels without a template of their own: elementwise and injective chains, layout moves, pooling, plain reductions."""
+"""Kernels without a register tile: elementwise and injective chains, layout moves, pooling, plain reductions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvmstack.core.device import Device
-from tvmstack.schedules.cpu.blocks import PARALLEL_GRAIN, Work, divisors, extent, flatten_parallel, lanes, worth_parallel
+from tvmstack.schedules.cpu.blocks import (
+    PARALLEL_GRAIN,
+    Work,
+    divisors,
+    extent,
+    flatten_parallel,
+    lanes,
+    worth_parallel,
+)
 
 __all__ = ["AsWritten", "Concat", "Generic", "Injective", "Pool"]
 
@@ -60,7 +68,7 @@ class Pool:
 
 
 class Injective:
-    """Every block is injective: all but the last are inlined, its outer loops run in parallel; LLVM vectorises the inner one."""
+    """All blocks injective: all but the last inlined, its outer loops in parallel; LLVM vectorises the inner one."""
 
     name = "injective"
 

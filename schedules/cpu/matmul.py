@@ -1,4 +1,4 @@
-"""Matrix products: packed weights (`dense`) and two computed operands (`batch_matmul`), one register-blocked loop nest."""
+"""Matrix products: packed weights (`dense`) and two computed operands (`batch_matmul`), one loop nest for both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ __all__ = ["BatchMatmul", "Dense"]
 class Dense:
     """Template of `dense`: X (M, K) times weights packed in panels.
 
-    Decisions: `m`, `n` (the register tile: rows and panels), `order` (0: panels outermost, each read once from memory; 1: rows
+    Decisions: `m`, `n` (the register tile: rows and panels), `order` (0: panels outermost, each read once from
+    memory; 1: rows
     outermost), `unroll` (steps of the reduction unrolled).
     """
 

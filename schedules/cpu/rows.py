@@ -1,4 +1,4 @@
-"""Kernels that go over rows: softmax, layer normalisation, attention; each row's stages run while it is in the cache."""
+"""Kernels that go over rows: softmax, normalisation, attention; a row's stages run while it is in the cache."""
 
 from __future__ import annotations
 

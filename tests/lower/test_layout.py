@@ -64,7 +64,9 @@ def check(proto, device=None, atol=1e-4, feeds=None):
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
     for ours, theirs in zip(got, session.run(None, feeds), strict=True):
         assert ours.shape == theirs.shape
-        np.testing.assert_allclose(ours, theirs, atol=atol * max(1.0, float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0))))
+        np.testing.assert_allclose(
+            ours, theirs, atol=atol * max(1.0, float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0)))
+        )
     return lowered
 
 
@@ -94,10 +96,21 @@ def test_split_and_concatenation_of_channels(parts):
     check(g.model(z, g("Concat", z, z, axis=2)))
 
 
-@pytest.mark.parametrize(("kernel", "stride", "pads", "extra"), [(2, 2, 0, 0), (3, 2, 1, 1), (4, 2, 1, 0), (5, 3, 2, 1), (1, 2, 0, 1), (3, 1, 1, 0)])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pads", "extra"),
+    [(2, 2, 0, 0), (3, 2, 1, 1), (4, 2, 1, 0), (5, 3, 2, 1), (1, 2, 0, 1), (3, 1, 1, 0)],
+)
 def test_transposed_convolution(kernel, stride, pads, extra):
     g = Graph(x=[2, 6, 5, 7])
-    y = g("ConvTranspose", "x", g.weight(6, 10, kernel, kernel), g.weight(10), strides=[stride] * 2, pads=[pads] * 4, output_padding=[extra] * 2)
+    y = g(
+        "ConvTranspose",
+        "x",
+        g.weight(6, 10, kernel, kernel),
+        g.weight(10),
+        strides=[stride] * 2,
+        pads=[pads] * 4,
+        output_padding=[extra] * 2,
+    )
     check(g.model(g("Relu", y)))
 
 
@@ -118,7 +131,15 @@ def test_one_dimensional_convolution_keeps_its_rank():
 def test_upsampling_between_convolutions():
     g = Graph(x=[1, 4, 5, 6])
     y = g("Conv", "x", g.weight(12, 4, 1, 1))
-    y = g("Resize", y, "", g.constant(np.array([1, 1, 2, 2], "float32")), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    y = g(
+        "Resize",
+        y,
+        "",
+        g.constant(np.array([1, 1, 2, 2], "float32")),
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
     check(g.model(g("Conv", y, g.weight(6, 12, 3, 3), pads=[1, 1, 1, 1])))
 
 
@@ -140,12 +161,19 @@ def test_a_transformer_layer(batch, length, heads, depth):
     y = g("Reshape", g("Transpose", y, perm=[0, 2, 1, 3]), g.constant(np.array([batch, length, width], "int64")))
     y = g("Add", "x", g("MatMul", y, g.weight(width, width)))
     f = g("MatMul", y, g.weight(width, 30))
-    f = g("Mul", g("Mul", f, g.constant(np.float32(0.5))), g("Add", g("Erf", g("Div", f, g.constant(np.float32(2**0.5)))), g.constant(np.float32(1))))
+    f = g(
+        "Mul",
+        g("Mul", f, g.constant(np.float32(0.5))),
+        g("Add", g("Erf", g("Div", f, g.constant(np.float32(2**0.5)))), g.constant(np.float32(1))),
+    )
     lowered = check(g.model(g("Softmax", g("MatMul", f, g.weight(30, 7)), axis=1)))
     assert any(k.template == "attention" for k in lowered.kernels)
 
 
-@pytest.mark.parametrize(("a", "b"), [((5, 7), (7, 3)), ((2, 1, 5, 7), (1, 3, 7, 4)), ((4, 2, 3), (4, 3, 5)), ((3, 2, 3), (3, 4)), ((2, 3), (5, 3, 4))])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [((5, 7), (7, 3)), ((2, 1, 5, 7), (1, 3, 7, 4)), ((4, 2, 3), (4, 3, 5)), ((3, 2, 3), (3, 4)), ((2, 3), (5, 3, 4))],
+)
 def test_products_of_two_inputs(a, b):
     g = Graph(a=list(a), b=list(b))
     check(g.model(g("MatMul", "a", "b")))

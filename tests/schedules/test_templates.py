@@ -113,7 +113,10 @@ def test_convolution_equals_numpy_under_any_decision(case):
         np.testing.assert_allclose(unblock(got, out), expected, atol=1e-3, err_msg=choice.text)
 
 
-@pytest.mark.parametrize(("size", "kernel", "stride", "pads"), [((14, 14), 3, 1, 1), ((15, 37), 5, 2, 2), ((1, 8), 1, 1, 0), ((9, 7), 3, 2, 0)])
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "pads"),
+    [((14, 14), 3, 1, 1), ((15, 37), 5, 2, 2), ((1, 8), 1, 1, 0), ((9, 7), 3, 2, 0)],
+)
 def test_depthwise_convolution_equals_numpy(size, kernel, stride, pads):
     channels, block = 24, 8
     x, w = random_array(1, channels, *size), random_array(channels, 1, kernel, kernel, seed=1)
@@ -129,7 +132,10 @@ def test_depthwise_convolution_equals_numpy(size, kernel, stride, pads):
         np.testing.assert_allclose(unblock(got, channels), expected, atol=1e-3, err_msg=choice.text)
 
 
-@pytest.mark.parametrize(("m", "k", "n", "panel"), [(1, 7, 16, 16), (197, 24, 48, 16), (37, 1, 40, 16), (5, 33, 30, 16), (19, 8, 6625, 16), (128, 64, 1, 1)])
+@pytest.mark.parametrize(
+    ("m", "k", "n", "panel"),
+    [(1, 7, 16, 16), (197, 24, 48, 16), (37, 1, 40, 16), (5, 33, 30, 16), (19, 8, 6625, 16), (128, 64, 1, 1)],
+)
 def test_dense_with_an_epilogue_equals_numpy(m, k, n, panel):
     x, w, b = random_array(m, k), random_array(k, n, seed=1), random_array(n, seed=2)
     packed = pack_dense_weight(w, panel)
@@ -145,7 +151,9 @@ def test_dense_with_an_epilogue_equals_numpy(m, k, n, panel):
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("bx", "by", "m", "k", "n"), [(3, 3, 19, 8, 23), (1, 2, 1, 5, 16), (4, 1, 7, 3, 1), (2, 2, 64, 16, 32)])
+@pytest.mark.parametrize(
+    ("bx", "by", "m", "k", "n"), [(3, 3, 19, 8, 23), (1, 2, 1, 5, 16), (4, 1, 7, 3, 1), (2, 2, 64, 16, 32)]
+)
 def test_batched_product_equals_numpy(bx, by, m, k, n, transposed):
     x, y = random_array(bx, m, k), random_array(by, k, n, seed=1)
     second = y.transpose(0, 2, 1) if transposed else y
@@ -195,12 +203,17 @@ def test_attention_equals_numpy(b, m, n, d, mask):
     func, got = run([*args, *([pm] if mask else [])], out, [q, k, v, *([added.astype("float32")] if mask else [])])
     np.testing.assert_allclose(got, expected, atol=1e-4)
     for choice in other_choices(func, 2):
-        _, got = run([*args, *([pm] if mask else [])], out, [q, k, v, *([added.astype("float32")] if mask else [])], choice)
+        _, got = run(
+            [*args, *([pm] if mask else [])], out, [q, k, v, *([added.astype("float32")] if mask else [])], choice
+        )
         np.testing.assert_allclose(got, expected, atol=1e-4, err_msg=choice.text)
 
 
 @pytest.mark.parametrize("kind", ["max", "average"])
-@pytest.mark.parametrize(("size", "kernel", "stride", "pads", "include"), [((14, 14), 3, 2, (1, 1, 1, 1), False), ((9, 5), 2, 1, (0, 0, 1, 1), True), ((7, 7), 7, 1, (0, 0, 0, 0), False)])
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "pads", "include"),
+    [((14, 14), 3, 2, (1, 1, 1, 1), False), ((9, 5), 2, 1, (0, 0, 1, 1), True), ((7, 7), 7, 1, (0, 0, 0, 0), False)],
+)
 def test_pooling_equals_numpy(kind, size, kernel, stride, pads, include):
     x = random_array(1, 16, *size)
     oh, ow = ((s + pads[i] + pads[i + 2] - kernel) // stride + 1 for i, s in enumerate(size))
@@ -208,11 +221,26 @@ def test_pooling_equals_numpy(kind, size, kernel, stride, pads, include):
     padded = np.pad(x.astype("float64"), ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])), constant_values=fill)
     reduce = np.max if kind == "max" else np.nanmean
     expected = np.stack(
-        [[reduce(padded[:, :, y * stride : y * stride + kernel, c * stride : c * stride + kernel], axis=(2, 3)) for c in range(ow)] for y in range(oh)]
+        [
+            [
+                reduce(padded[:, :, y * stride : y * stride + kernel, c * stride : c * stride + kernel], axis=(2, 3))
+                for c in range(ow)
+            ]
+            for y in range(oh)
+        ]
     ).transpose(2, 3, 0, 1)
     data = x.reshape(1, 2, 8, *size).transpose(0, 1, 3, 4, 2)
     px = placeholder("x", data.shape)
-    out = kernels.pool2d_nchwc(px, kind=kind, kernel=[kernel] * 2, strides=[stride] * 2, pads=pads, dilations=[1, 1], out=(oh, ow), count_include_pad=include)
+    out = kernels.pool2d_nchwc(
+        px,
+        kind=kind,
+        kernel=[kernel] * 2,
+        strides=[stride] * 2,
+        pads=pads,
+        dilations=[1, 1],
+        out=(oh, ow),
+        count_include_pad=include,
+    )
     _, got = run([px], out, [data])
     np.testing.assert_allclose(unblock(got, 16), expected, rtol=1e-5, atol=1e-6)
 
@@ -228,7 +256,10 @@ def test_concatenation_equals_numpy(axis):
     np.testing.assert_array_equal(got, np.concatenate(arrays, axis))
 
 
-@pytest.mark.parametrize(("shape", "axis"), [((64, 33), 1), ((4, 640), 1), ((640, 4), 0), ((8, 16, 64), (1, 2)), ((300,), 0), ((128, 256), (0, 1))])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((64, 33), 1), ((4, 640), 1), ((640, 4), 0), ((8, 16, 64), (1, 2)), ((300,), 0), ((128, 256), (0, 1))],
+)
 @pytest.mark.parametrize("op", ["sum", "max"])
 def test_plain_reductions_equal_numpy(shape, axis, op):
     x = random_array(*shape)

@@ -15,12 +15,16 @@ from tvmstack.core.errors import UsageError, nearest
 
 __all__ = ["Device", "detect_device", "device_from_text", "physical_cores"]
 
-# x86 levels from the widest to the plainest: (LLVM mcpu, the /proc/cpuinfo flags it needs). Chosen by features, because a
+# x86 levels from the widest to the plainest: (LLVM mcpu, the /proc/cpuinfo flags it needs). Chosen by features,
+# because a
 # hypervisor's model name says little ("Intel Xeon Processor") and LLVM's own guess is wrong on such machines.
 _X86_LEVELS: tuple[tuple[str, frozenset[str]], ...] = (
     ("sapphirerapids", frozenset({"amx_tile", "amx_bf16", "avx512_fp16", "avx512_bf16", "avx_vnni"})),
     ("cooperlake", frozenset({"avx512_bf16", "avx512_vnni", "avx512f", "avx512bw", "avx512vl", "avx512dq"})),
-    ("icelake-server", frozenset({"avx512_vnni", "avx512_vbmi2", "vaes", "avx512f", "avx512bw", "avx512vl", "avx512dq"})),
+    (
+        "icelake-server",
+        frozenset({"avx512_vnni", "avx512_vbmi2", "vaes", "avx512f", "avx512bw", "avx512vl", "avx512dq"}),
+    ),
     ("cascadelake", frozenset({"avx512_vnni", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"})),
     ("skylake-avx512", frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"})),
     ("haswell", frozenset({"avx2", "fma", "bmi2", "f16c"})),
@@ -119,7 +123,8 @@ def detect_device() -> Device:
 def device_from_text(text: str | None) -> Device:
     """Return the device a user named: nothing, "host" or "cpu" for this machine, or "cpu:MCPU" to narrow its features.
 
-    A narrowed device keeps this machine's cores and caches, so that a program for an older CPU can be built and run here.
+    A narrowed device keeps this machine's cores and caches, so that a program for an older CPU can be built and run
+    here.
     """
     host = detect_device()
     if text in (None, "host", "cpu"):
@@ -137,7 +142,7 @@ def device_from_text(text: str | None) -> Device:
 
 
 def physical_cores() -> int:
-    """Return how many physical cores this process may use: affinity and SMT siblings counted, cgroup quota respected."""
+    """Return how many physical cores this process may use: by affinity, SMT siblings and cgroup quota."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores = set()
     for cpu in allowed:

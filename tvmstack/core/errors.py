@@ -1,12 +1,12 @@
 """The exceptions of tvmstack. The class says who must act; the command line turns it into an exit code.
 
-    TvmstackError                 1
-    ├── UsageError                2   the call is wrong: an option, a name, a value
-    ├── ModelError                3   the model is broken, or holds what cannot be compiled
-    ├── SetupError                4   something is not installed or not usable on this machine
-    ├── BackendError              5   a back end failed on a region it had accepted
-    ├── TuningError               6   tuning or its store failed
-    └── ArtifactError             7   an artifact is damaged, foreign or wrong in its numbers
+TvmstackError                 1
+├── UsageError                2   the call is wrong: an option, a name, a value
+├── ModelError                3   the model is broken, or holds what cannot be compiled
+├── SetupError                4   something is not installed or not usable on this machine
+├── BackendError              5   a back end failed on a region it had accepted
+├── TuningError               6   tuning or its store failed
+└── ArtifactError             7   an artifact is damaged, foreign or wrong in its numbers
 """
 
 from __future__ import annotations

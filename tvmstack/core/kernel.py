@@ -47,7 +47,8 @@ class Kernel:
     Attributes:
         name: its global symbol in the module, unique there.
         func: the unscheduled `PrimFunc`; its buffers carry shapes and dtypes.
-        workload: canonical text of `func` without its name: equal text is the same work. What the store hashes and compares.
+        workload: canonical text of `func` without its name: equal text is the same work. What the store hashes and
+            compares.
         calls: how often one inference runs it.
         flops: floating-point operations of one call (a multiply-add counts two).
         bytes: bytes of its arguments, read or written once.

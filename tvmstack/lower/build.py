@@ -31,7 +31,7 @@ def build_executable(lowered: Lowered, choices: Mapping[str, Choice]) -> Any:
 
 
 def build_library(lowered: Lowered, choices: Mapping[str, Choice], path: Path) -> int:
-    """Compile and link the module into the shared library `path`, the weights left outside; return the arena's size in bytes."""
+    """Compile and link the module into the shared library `path` without its weights; return the arena's bytes."""
     executable = build_executable(lowered, choices)
     executable.export_library(str(path))
     return arena_bytes(executable)

@@ -1,6 +1,7 @@
 """Tensor expressions of the kernels that `schedules/` has templates for.
 
-Each is written so that its template needs no predicate inside the inner loops: the anchor (the reduction) is computed on extents
+Each is written so that its template needs no predicate inside the inner loops: the anchor (the reduction) is computed
+on extents
 padded to whole tiles, reading its input at a clamped index, and a last stage crops to the real extents. The name of the
 anchor's block is the template's name.
 """
@@ -34,7 +35,7 @@ _TILES = range(5, 15)
 
 
 def padded_extent(extent: int) -> int:
-    """Return the least extent >= `extent` that a register tile of 5 to 14 rows divides, or `extent` where it is small."""
+    """Return the least extent >= `extent` that a tile of 5 to 14 rows divides, or `extent` where it is small."""
     if extent <= 14:
         return extent
     limit = extent + max(1, extent // 16)
@@ -69,27 +70,26 @@ def to_blocked(x: Any, block: int) -> Any:
 def from_blocked(x: Any, channels: int) -> Any:
     """(N, C/block, H, W, block) -> (N, channels, H, W); channels beyond `channels` are dropped."""
     n, _, h, w, block = _shape(x)
-    return te.compute(
-        (n, channels, h, w), lambda b, c, y, xx: x[b, c // block, y, xx, c % block], name="from_blocked"
-    )
+    return te.compute((n, channels, h, w), lambda b, c, y, xx: x[b, c // block, y, xx, c % block], name="from_blocked")
 
 
 def _padded_input(x: Any, pads: Sequence[int], block: int | None, need: tuple[int, int]) -> Any:
-    """Return x zero-padded (top, left, bottom, right) to at least `need` rows and columns, blocked by `block` if x is plain."""
+    """Return x zero-padded to at least `need` rows and columns, and blocked by `block` if x is plain."""
     top, left, _, _ = pads
-    plain = block is not None
     shape = _shape(x)
     h, w = shape[2], shape[3]
     rows, cols = max(need[0], h + top), max(need[1], w + left)
     zero = tirx.const(0, x.dtype)
 
     def value(b: Any, co: Any, y: Any, xx: Any, ci: Any) -> Any:
-        item = x[b, co * block + ci, y - top, xx - left] if plain else x[b, co, y - top, xx - left, ci]
+        at = (b, co, y - top, xx - left, ci) if block is None else (b, co * block + ci, y - top, xx - left)
+        item = x(*at)
         inside = tirx.all(y >= top, y < h + top, xx >= left, xx < w + left)
         return tirx.if_then_else(inside, item, zero)
 
-    outer = (shape[0], shape[1] // block, rows, cols, block) if plain else (shape[0], shape[1], rows, cols, shape[4])
-    return te.compute(outer, value, name="pad_input")
+    inner = shape[4] if block is None else block
+    chunks = shape[1] if block is None else shape[1] // block
+    return te.compute((shape[0], chunks, rows, cols, inner), value, name="pad_input")
 
 
 def concat(*parts: Any, axis: int) -> Any:
@@ -203,7 +203,7 @@ def pool2d_nchwc(
     out: Sequence[int],
     count_include_pad: bool,
 ) -> Any:
-    """Max or average pooling in blocked layout: (N, C/c, H, W, c) -> (N, C/c, *out, c); the window is clipped to the input.
+    """Max or average pooling in blocked layout: (N, C/c, H, W, c) -> (N, C/c, *out, c), windows clipped to the input.
 
     A maximum keeps NaN, as onnxruntime's does not promise but IEEE users expect from ONNX's definition.
     """
@@ -299,8 +299,7 @@ def batch_matmul(x: Any, y: Any, *, lanes: int, transposed: bool = False) -> Any
     acc = te.compute(
         (batch, rows, panels * lanes),
         lambda b, i, j: te.sum(
-            x[b if bx > 1 else 0, _clamp(i, m, rows - 1), rk]
-            * packed[b if by > 1 else 0, j // lanes, rk, j % lanes],
+            x[b if bx > 1 else 0, _clamp(i, m, rows - 1), rk] * packed[b if by > 1 else 0, j // lanes, rk, j % lanes],
             axis=rk,
         ),
         name="batch_matmul",
@@ -309,7 +308,7 @@ def batch_matmul(x: Any, y: Any, *, lanes: int, transposed: bool = False) -> Any
 
 
 def _row_reduce(kind: str, item: Any, lead: Sequence[int], length: int, lanes: int, name: str) -> Any:
-    """Reduce `item(*lead, k)` over k in [0, length): whole vectors lane by lane, the rest one by one, then across the lanes."""
+    """Reduce `item(*lead, k)` over k in [0, length): whole vectors lane by lane, the rest singly, then across."""
     reduce = te.sum if kind == "sum" else te.max
     whole = length // lanes
     parts = []
@@ -354,9 +353,7 @@ def softmax_strided(x: Any, *, log: bool = False) -> Any:
         shift = te.compute((outer, inner), lambda o, i: top[o, i] + te.log(total[o, i]), name="strided_shift")
         return te.compute((outer, length, inner), lambda o, r, i: x[o, r, i] - shift[o, i], name="softmax_strided")
     inverse = te.compute((outer, inner), lambda o, i: tirx.const(1, x.dtype) / total[o, i], name="strided_inverse")
-    return te.compute(
-        (outer, length, inner), lambda o, r, i: shifted[o, r, i] * inverse[o, i], name="softmax_strided"
-    )
+    return te.compute((outer, length, inner), lambda o, r, i: shifted[o, r, i] * inverse[o, i], name="softmax_strided")
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, *, epsilon: float, lanes: int) -> Any:
@@ -366,10 +363,10 @@ def layer_norm(x: Any, gamma: Any, beta: Any, *, epsilon: float, lanes: int) -> 
     total = _row_reduce("sum", lambda i, k: x[i, k], (rows,), length, lanes, "norm_sum")
     mean = te.compute((rows,), lambda i: total[i] * scale, name="norm_mean")
     centred = te.compute((rows, length), lambda i, j: x[i, j] - mean[i], name="norm_centred")
-    square = _row_reduce(
-        "sum", lambda i, k: centred[i, k] * centred[i, k], (rows,), length, lanes, "norm_square"
+    square = _row_reduce("sum", lambda i, k: centred[i, k] * centred[i, k], (rows,), length, lanes, "norm_square")
+    factor = te.compute(
+        (rows,), lambda i: tirx.const(1, x.dtype) / te.sqrt(square[i] * scale + eps), name="norm_factor"
     )
-    factor = te.compute((rows,), lambda i: tirx.const(1, x.dtype) / te.sqrt(square[i] * scale + eps), name="norm_factor")
     return te.compute((rows, length), lambda i, j: centred[i, j] * factor[i] * gamma[j] + beta[j], name="norm_out")
 
 
@@ -402,9 +399,7 @@ def attention(q: Any, k: Any, v: Any, mask: Any | None, *, scale: float, lanes: 
     rd = te.reduce_axis((0, depth), "rd")
     dots = te.compute(
         (batch, rows, cols),
-        lambda b, i, j: te.sum(
-            q[b, _clamp(i, m, rows - 1), rd] * packed[b, j // lanes, rd, j % lanes], axis=rd
-        ),
+        lambda b, i, j: te.sum(q[b, _clamp(i, m, rows - 1), rd] * packed[b, j // lanes, rd, j % lanes], axis=rd),
         name="attention_scores",
     )
 
@@ -420,7 +415,9 @@ def attention(q: Any, k: Any, v: Any, mask: Any | None, *, scale: float, lanes: 
     top = _row_reduce("max", lambda b, i, j: masked[b, i, j], (batch, rows), cols, lanes, "attention_max")
     weight = te.compute((batch, rows, cols), lambda b, i, j: exp_f32(masked[b, i, j] - top[b, i]), name="attention_exp")
     total = _row_reduce("sum", lambda b, i, j: weight[b, i, j], (batch, rows), cols, lanes, "attention_sum")
-    inverse = te.compute((batch, rows), lambda b, i: tirx.const(1, "float32") / total[b, i], name="attention_sum_inverse")
+    inverse = te.compute(
+        (batch, rows), lambda b, i: tirx.const(1, "float32") / total[b, i], name="attention_sum_inverse"
+    )
     share = te.compute((batch, rows, cols), lambda b, i, j: weight[b, i, j] * inverse[b, i], name="attention_share")
     rn = te.reduce_axis((0, n), "rn")
     acc = te.compute(

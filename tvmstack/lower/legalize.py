@@ -75,7 +75,12 @@ def _power(bb: Any, call: Any) -> Any:
     """x**2 and x**3 by multiplication; anything else as TVM does."""
     base, exponent = call.args
     factor = exponent.value.numpy() if is_constant(exponent) else None
-    if factor is None or factor.size != 1 or float(factor.reshape(())) not in (2.0, 3.0) or str(call.ty.dtype) != "float32":
+    if (
+        factor is None
+        or factor.size != 1
+        or float(factor.reshape(())) not in (2.0, 3.0)
+        or str(call.ty.dtype) != "float32"
+    ):
         return _stock("relax.power", bb, call)
     square = float(factor.reshape(())) == 2.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,7 @@ _OPAQUE = 8
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The passes that prepare a module, as a value: its text is logged, hashed into records and kept in the manifest."""
+    """The passes that prepare a module, as a value: logged, hashed into records, kept in the manifest."""
 
     steps: tuple[str, ...]
 
@@ -117,7 +116,7 @@ def _lift_weights(mod: Any) -> tuple[Any, tuple[np.ndarray, ...]]:
     arrays: list[np.ndarray] = []
 
     @relax.expr_functor.mutator
-    class Lift(relax.PyExprMutator):  # type: ignore[misc]
+    class Lift(relax.PyExprMutator):
         def visit_generic_const_(self, op: Any) -> Any:
             array = op.value.numpy()
             if array.nbytes <= _INLINE_BYTES:
@@ -196,4 +195,3 @@ def _bytes(func: Any) -> float:
 
 def _numpy_name(dtype: str) -> str:
     return {"bool": "uint8", "bfloat16": "uint16"}.get(dtype, dtype)
-

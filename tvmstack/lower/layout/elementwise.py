@@ -11,23 +11,98 @@ from tvmstack.lower.layout.rewriter import Rewriter, Value, handles, shape_of
 
 __all__: list[str] = []
 
-_UNARY = (
-    "abs acos acosh asin asinh atan atanh ceil cos cosh erf exp floor log negative round rsqrt sigmoid sign sin sinh sqrt square tan"
-    " tanh trunc clip astype isnan isinf isfinite logical_not"
-).split()
-_NN_UNARY = "relu relu6 silu gelu gelu_tanh leakyrelu selu softplus".split()
-_BROADCAST = (
-    "add subtract multiply divide floor_divide floor_mod mod power maximum minimum greater greater_equal less less_equal equal"
-    " not_equal logical_and logical_or logical_xor where"
-).split()
+_UNARY = [
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "exp",
+    "floor",
+    "log",
+    "negative",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+    "trunc",
+    "clip",
+    "astype",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "logical_not",
+]
+_NN_UNARY = [
+    "relu",
+    "relu6",
+    "silu",
+    "gelu",
+    "gelu_tanh",
+    "leakyrelu",
+    "selu",
+    "softplus",
+]
+_BROADCAST = [
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "floor_divide",
+    "floor_mod",
+    "mod",
+    "power",
+    "maximum",
+    "minimum",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+    "equal",
+    "not_equal",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "where",
+]
 
 
 # Operators that give a finite number for any finite number the padded channels may hold.
 _SAFE_UNARY = frozenset(
-    (
-        "relax.abs relax.ceil relax.cos relax.erf relax.floor relax.negative relax.round relax.sigmoid relax.sign relax.sin relax.square"
-        " relax.tanh relax.trunc relax.clip relax.nn.relu relax.nn.relu6 relax.nn.silu relax.nn.gelu relax.nn.gelu_tanh relax.nn.leakyrelu"
-    ).split()
+    [
+        "relax.abs",
+        "relax.ceil",
+        "relax.cos",
+        "relax.erf",
+        "relax.floor",
+        "relax.negative",
+        "relax.round",
+        "relax.sigmoid",
+        "relax.sign",
+        "relax.sin",
+        "relax.square",
+        "relax.tanh",
+        "relax.trunc",
+        "relax.clip",
+        "relax.nn.relu",
+        "relax.nn.relu6",
+        "relax.nn.silu",
+        "relax.nn.gelu",
+        "relax.nn.gelu_tanh",
+        "relax.nn.leakyrelu",
+    ]
 )
 _SAFE_BROADCAST = frozenset(
     f"relax.{n}" for n in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "where")
@@ -75,7 +150,8 @@ def _in_blocks(rewriter: Rewriter, call: Any, values: list[Value], shape: tuple[
 
 def _blocked_operand(rewriter: Rewriter, value: Value, lead: Value, rank: int, fill: int) -> Any:
     """Return `value` in a form that broadcasts against blocks of `lead`, padded with `fill` if constant, or None."""
-    assert value.shape is not None and lead.nchw is not None
+    assert value.shape is not None
+    assert lead.nchw is not None
     block, channels = lead.block, lead.nchw[1]
     if int(np.prod(value.shape)) == 1:
         return value.plain if value.plain is not None and not value.shape else _scalar(rewriter, value)
@@ -89,7 +165,9 @@ def _blocked_operand(rewriter: Rewriter, value: Value, lead: Value, rank: int, f
         return None
     if value.plain is not None and is_constant(value.plain):
         array = np.pad(
-            value.plain.value.numpy().reshape(n, c, h, w), ((0, 0), (0, -c % block), (0, 0), (0, 0)), constant_values=fill
+            value.plain.value.numpy().reshape(n, c, h, w),
+            ((0, 0), (0, -c % block), (0, 0), (0, 0)),
+            constant_values=fill,
         ).reshape(n, -(-c // block), block, h, w)
         return relax.const(np.ascontiguousarray(array.transpose(0, 1, 3, 4, 2)))
     if fill and lead.is_padded:
@@ -146,7 +224,12 @@ def reshape(rewriter: Rewriter, call: Any) -> Value | None:
         return Value(shape=shape, plain=rewriter.reshape(value.plain, shape))
     if value.rows is not None and value.shape and shape and value.shape[-1] == shape[-1]:
         return Value(shape=shape, rows=value.rows)
-    if value.nchw is not None and value.blocked is not None and value.nchw[2] * value.nchw[3] == 1 and not value.is_padded:
+    if (
+        value.nchw is not None
+        and value.blocked is not None
+        and value.nchw[2] * value.nchw[3] == 1
+        and not value.is_padded
+    ):
         return Value(shape=shape, plain=rewriter.reshape(value.blocked, shape))
     return None
 
@@ -172,7 +255,7 @@ def concat(rewriter: Rewriter, call: Any) -> Value | None:
 
 @handles("relax.split")
 def split(rewriter: Rewriter, call: Any) -> Value | None:
-    """Split into slices, in blocked form where every part of the channels is whole blocks: a slice fuses with its reader."""
+    """Split into slices, which fuse with their readers; in blocked form where the parts are whole blocks."""
     value = rewriter.value(call.args[0])
     if value.shape is None:
         return None
@@ -244,7 +327,7 @@ def _constants(arg: Any) -> list[int] | None:
     if items is None:
         return None
     numbers = [getattr(i, "value", None) for i in items]
-    return [int(n) for n in numbers] if all(isinstance(getattr(n, "value", n), int) for n in numbers) else None
+    return [n for n in numbers if isinstance(n, int)] if all(isinstance(n, int) for n in numbers) else None
 
 
 @handles("relax.take")
@@ -281,9 +364,10 @@ def resize2d(rewriter: Rewriter, call: Any) -> Value | None:
     if value.blocked is None or value.nchw is None or shape is None or str(call.attrs.layout) != "NCHW":
         return None
     _, _, h, w = value.nchw
-    plain_nearest = str(call.attrs.method) == "nearest_neighbor" and str(
-        call.attrs.coordinate_transformation_mode
-    ) in ("asymmetric", "half_pixel")
+    plain_nearest = str(call.attrs.method) == "nearest_neighbor" and str(call.attrs.coordinate_transformation_mode) in (
+        "asymmetric",
+        "half_pixel",
+    )
     if not plain_nearest or shape[2] % h or shape[3] % w:
         return None
     asymmetric = str(call.attrs.coordinate_transformation_mode) == "asymmetric"
@@ -294,4 +378,3 @@ def resize2d(rewriter: Rewriter, call: Any) -> Value | None:
         if factor > 1:
             expr = rewriter.emit(relax.op.repeat(expr, factor, axis))
     return Value(shape=shape, blocked=expr)
-

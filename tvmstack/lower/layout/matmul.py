@@ -54,7 +54,8 @@ def _dense(rewriter: Rewriter, value: Value, weight: np.ndarray, shape: tuple[in
 def _batched(rewriter: Rewriter, left: Any, right: Any, shape: tuple[int, ...]) -> Value | None:
     source, transposed = _untransposed(rewriter, right)
     a, b = shape_of(left), shape_of(source)
-    assert a is not None and b is not None
+    assert a is not None
+    assert b is not None
     batch_a, batch_b = math.prod(a[:-2]), math.prod(b[:-2])
     lead_a, lead_b = _squeezed(a[:-2]), _squeezed(b[:-2])
     if lead_a != lead_b and lead_a and lead_b:

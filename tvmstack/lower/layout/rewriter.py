@@ -1,4 +1,4 @@
-"""The walk over the Relax function: each binding goes to the handler of its operator, or is rebuilt on plain tensors."""
+"""The walk over the Relax function: a binding goes to its operator's handler, or is rebuilt on plain tensors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Value:
     Attributes:
         shape: the logical shape.
         plain: as the model has it.
-        blocked: (N, ceil(C/b), H, W, b) of an NCHW tensor (an NCW tensor counts as N, C, 1, W). Where b does not divide C the last
+        blocked: (N, ceil(C/b), H, W, b) of an NCHW tensor (an NCW tensor counts as N, C, 1, W). Where b does not
+            divide C the last
             block is padded with channels that hold some finite number.
         rows: (product of the leading dims, last dim).
         fields: the values of a tuple.
@@ -131,7 +132,7 @@ class Rewriter:
         assert value.shape is not None
         if value.rows is not None:
             return self.reshape(value.rows, value.shape)
-        n, c, h, w = value.nchw or (0, 0, 0, 0)
+        _, c, h, w = value.nchw or (0, 0, 0, 0)
         if h * w == 1 and not value.is_padded:
             return self.reshape(value.blocked, value.shape)
         plain = self.te(kernels.from_blocked, value.blocked, c)
@@ -162,9 +163,10 @@ class Rewriter:
         return value.rows
 
     def best_block(self, channels: int) -> int:
-        """Return the block for that many channels: a whole vector, or the power of two that holds fewer than half of one.
+        """Return the block for that many channels: a whole vector, or a power of two for fewer than half of one.
 
-        Vectors of other widths make LLVM keep the accumulators in memory (24 lanes: 3 GFLOP/s where 16 lanes reach 138).
+        Vectors of other widths make LLVM keep the accumulators in memory (24 lanes: 3 GFLOP/s where 16 lanes reach
+        138).
         """
         if channels > self.lanes // 2:
             return self.lanes

@@ -73,7 +73,7 @@ def convolve(
     settings: dict[str, list[int]],
     shape: tuple[int, ...],
 ) -> Value | None:
-    """Emit the blocked convolution of `value` with a constant weight (O, I/groups, KH, KW); `shape` is the logical result's."""
+    """Emit the blocked convolution of `value` with a constant weight (O, I/groups, KH, KW) -> logical `shape`."""
     if value.nchw is None:
         return None
     channels, out = value.nchw[1], weight.shape[0]
@@ -116,9 +116,10 @@ def _conv_input(rewriter: Rewriter, value: Value, channels: int, groups: int) ->
 def conv2d_transpose(rewriter: Rewriter, call: Any) -> Value | None:
     """Run a transposed convolution as a convolution per output phase, then interleave the phases.
 
-    Output o with o + pad = i * stride + k takes the taps k of phase (o + pad) mod stride only, so stride x stride convolutions with
-    ceil(kernel / stride) taps, computed as one with that many times the channels, give every output (the "sub-pixel" form of
-    Shi et al., 2016).
+    Output o with o + pad = i * stride + k takes the taps k of phase (o + pad) mod stride only, so stride x stride
+    convolutions with
+    ceil(kernel / stride) taps, computed as one with that many times the channels, give every output (the
+    "sub-pixel" form of     Shi et al., 2016).
     """
     attrs, shape = call.attrs, shape_of(call)
     weight = rewriter.array(call.args[1])
@@ -216,4 +217,6 @@ def mean(rewriter: Rewriter, call: Any) -> Value | None:
         return None
     made = rewriter.te(kernels.spatial_mean_nchwc, rewriter.blocked(value))
     kept = Value(shape=(*value.shape[:2], 1, 1), blocked=made)
-    return kept if bool(call.attrs.keepdims) else Value(shape=shape, plain=rewriter.reshape(rewriter.plain(kept), shape))
+    return (
+        kept if bool(call.attrs.keepdims) else Value(shape=shape, plain=rewriter.reshape(rewriter.plain(kept), shape))
+    )
