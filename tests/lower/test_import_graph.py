@@ -48,7 +48,7 @@ def test_support_needs_no_compiler() -> None:
 def test_what_support_accepts_is_what_converters_lower() -> None:
     from tvmstack.lower.converters import CONVERTERS
 
-    assert set(SUPPORTED) == set(CONVERTERS)
+    assert set(SUPPORTED) == {*CONVERTERS, ("", "Constant")}  # constants become values without a converter
 
 
 def test_inputs_and_outputs_keep_their_order_whatever_their_names() -> None:
@@ -67,11 +67,12 @@ def test_inputs_and_outputs_keep_their_order_whatever_their_names() -> None:
 
 
 def test_an_operator_without_converter_is_named() -> None:
-    from tvmstack.lower.importer import import_graph
+    from tvmstack.lower.importer import LoweringError, import_graph
 
     proto = _model([helper.make_node("Det", ["x"], ["y"], name="the_determinant")], [_float("y", 1)])
-    with pytest.raises(ModelError, match=r"cannot lower node the_determinant \(Det\): no converter"):
+    with pytest.raises(LoweringError, match=r"cannot lower node the_determinant \(Det\): no converter") as error:
         import_graph(as_model(proto))
+    assert error.value.node == "the_determinant"
 
 
 def test_a_shape_that_disagrees_with_the_model_names_the_node() -> None:

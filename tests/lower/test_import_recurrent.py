@@ -67,7 +67,7 @@ def _forms(op: str) -> list[NodeCase]:
         for d, b, i in itertools.product(directions, (True, False), (True, False))
     ]
     cases += [recurrent(op, direction=d, lengths=(5, 2)) for d in directions]
-    cases += [recurrent(op, hidden=h, batch=n, steps=t) for h, n, t in ((16, 1, 1), (33, 3, 7), (48, 1, 12))]
+    cases += [recurrent(op, hidden=h, batch=n, steps=t) for h, n, t in ((16, 1, 1), (33, 3, 7), (48, 1, 12), (8, 6, 3))]
     cases += [recurrent(op, clip=0.3)]
     return cases
 

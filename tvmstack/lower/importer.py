@@ -20,7 +20,7 @@ from tvmstack.core.model import Model
 from tvmstack.lower.converters import CONVERTERS
 from tvmstack.lower.converters._context import Context, Expr, const, dtype_of
 
-__all__ = ["REGION_PREFIX", "import_graph"]
+__all__ = ["REGION_PREFIX", "LoweringError", "import_graph"]
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +29,21 @@ REGION_PREFIX = "tvmstack.region."
 _REGION_DOMAIN = "tvmstack"
 
 
+class LoweringError(ModelError):
+    """A node cannot be lowered; `node` is its name, so that a caller can hand it to another back end instead."""
+
+    def __init__(self, message: str, node: str) -> None:
+        super().__init__(message)
+        self.node = node
+
+
 def import_graph(model: Model) -> Any:
     """Return the model as an `IRModule` whose `main` takes the model's inputs in order; weights are constants.
 
     Raises:
-        ModelError: a node has no converter, cannot be lowered with its attributes, or came out with another shape or
-            type than ONNX infers; the message names the node.
+        LoweringError: a node has no converter, cannot be lowered with its attributes, or came out with another shape
+            or type than ONNX infers; the message names the node.
+        ModelError: an input has no fixed shape.
     """
     return _Importer(model).run()
 
@@ -113,10 +122,10 @@ class _Importer:
         try:
             results = self._convert(node, domain)
         except ModelError as error:
-            raise ModelError(f"cannot lower {label}: {error}") from error
+            raise LoweringError(f"cannot lower {label}: {error}", node.name or "") from error
         except Exception as error:  # the border to TVM: whatever it raises becomes a sentence that names the node
             text = (str(error).strip() or type(error).__name__).splitlines()[-1]
-            raise ModelError(f"cannot lower {label}: TVM refuses it ({text})") from error
+            raise LoweringError(f"cannot lower {label}: TVM refuses it ({text})", node.name or "") from error
         for value, result in zip(node.outputs, results, strict=False):
             self._keep(node, value, result)
 
@@ -143,7 +152,9 @@ class _Importer:
         var = result if _is_leaf(result) else self.builder.emit(result, name_hint=self._fresh(value.name or "value"))
         if node.attributes.get("ceil_mode") is not None or any(v in self.corrected for v in node.inputs):
             self._correct(value, var)
-        _compare(_label(node), value, var)
+        problem = _disagreement(value, var)
+        if problem:
+            raise LoweringError(f"cannot lower {_label(node)}: {problem}", node.name or "")
         self.values[value] = var
         if is_constant(var):
             self.known[value] = var.value.numpy()
@@ -168,15 +179,14 @@ def _is_leaf(expr: Expr) -> bool:
     return isinstance(expr, relax.Var) or is_constant(expr)
 
 
-def _compare(label: str, value: onnx_ir.Value, result: Expr) -> None:
-    """Raise where the lowered value is not what ONNX says it is."""
-    wanted = _static_shape(value)
-    if wanted is not None:
-        shape = _shape_or_none(result)
-        if shape != wanted:
-            raise ModelError(f"cannot lower {label}: {value.name} came out as shape {shape}, the model says {wanted}")
-    if value.dtype is not None and dtype_of(result) != (named := _dtype_name(value.dtype)):
-        raise ModelError(f"cannot lower {label}: {value.name} came out as {dtype_of(result)}, the model says {named}")
+def _disagreement(value: onnx_ir.Value, result: Expr) -> str:
+    """Say how the lowered value differs from what ONNX says of it, empty where it does not."""
+    wanted, shape = _static_shape(value), _shape_or_none(result)
+    if wanted is not None and shape != wanted:
+        return f"{value.name} came out as shape {shape}, the model says {wanted}"
+    if value.dtype is not None and dtype_of(result) != _dtype_name(value.dtype):
+        return f"{value.name} came out as {dtype_of(result)}, the model says {_dtype_name(value.dtype)}"
+    return ""
 
 
 def _relax_type(value: onnx_ir.Value) -> Any:

@@ -153,6 +153,11 @@ def _only(name: str, default: object, *allowed: object) -> Check:
     return check
 
 
+def _constant_value(node: onnx_ir.Node, opset: int) -> str | None:
+    known = {"value", "value_float", "value_floats", "value_int", "value_ints"}
+    return None if known & set(node.attributes) else f"given as {', '.join(node.attributes)}"
+
+
 def _dropout(node: onnx_ir.Node, opset: int) -> str | None:
     if opset < 12:
         return "is_test=0" if opset < 7 and not _attr(node, "is_test", 0) else None
@@ -383,6 +388,7 @@ SUPPORTED: Mapping[tuple[str, str], tuple[Check, ...]] = {
     ("", "Celu"): _FLOAT_ONLY,
     ("", "Clip"): (),
     ("", "Concat"): (),
+    ("", "Constant"): (_constant_value,),
     ("", "ConstantOfShape"): (_constant(0),),
     ("", "Conv"): (_types(_FLOATS), _spatial(1, 3)),
     ("", "ConvInteger"): (_spatial(1, 2), _constant(1)),

@@ -24,6 +24,8 @@ __all__ = ["CONVERTERS"]
 
 _op = relax.op
 _PANEL = 32
+# Sequences of a batch that are summed together.
+_ROWS = 4
 # Multiply-adds of one step from which waking the other threads repays.
 _PARALLEL_WORK = 1 << 19
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -251,12 +253,28 @@ def _emit_product(cell: _Cell, weights: Any, vector: Any, products: Any, offset:
     """products[n, offset + gate] = weights · vector[n], one panel of gates at a time."""
     panels = int(weights.shape[0])
     loop = T.parallel if panels * _PANEL * cell.hidden * cell.batch >= _PARALLEL_WORK and panels > 1 else T.serial
-    with loop(0, panels) as panel, T.serial(0, cell.batch) as n:
-        total = T.alloc_buffer((_PANEL,), "float32", scope="local")
+    blocks, rest = divmod(cell.batch, _ROWS)
+    with loop(0, panels) as panel, T.seq_scope():
+        if blocks:
+            with T.serial(0, blocks) as block:
+                _emit_panel(cell, weights, vector, products, offset, panel, [block * _ROWS + i for i in range(_ROWS)])
+        for row in range(rest):
+            _emit_panel(cell, weights, vector, products, offset, panel, [blocks * _ROWS + row])
+
+
+def _emit_panel(
+    cell: _Cell, weights: Any, vector: Any, products: Any, offset: int, panel: Any, rows: Sequence[Any]
+) -> None:
+    """The sums of some sequences over one panel; each weight that is loaded serves all of them."""
+    totals = [T.alloc_buffer((_PANEL,), "float32", scope="local") for _ in rows]
+    for total in totals:
         with T.vectorized(0, _PANEL) as lane:
             T.buffer_store(total, _f(0), [lane])
-        with T.serial(0, cell.hidden) as k, T.vectorized(0, _PANEL) as lane:
-            T.buffer_store(total, total[lane] + vector[n, k] * weights[panel, k, lane], [lane])
+    with T.serial(0, cell.hidden) as k:
+        for total, n in zip(totals, rows, strict=True):
+            with T.vectorized(0, _PANEL) as lane:
+                T.buffer_store(total, total[lane] + vector[n, k] * weights[panel, k, lane], [lane])
+    for total, n in zip(totals, rows, strict=True):
         with T.vectorized(0, _PANEL) as lane:
             T.buffer_store(products, total[lane], [n, panel * _PANEL + lane + offset])
 
@@ -286,7 +304,7 @@ def _emit_reset(
 
 
 def _emit_cells(cell: _Cell, projected: Any, extra: Mapping[str, Any], step: Any, outs: Sequence[Any]) -> None:
-    lanes = 16 if cell.hidden % 16 == 0 else 1
+    lanes = next(width for width in (16, 8, 4, 1) if cell.hidden % width == 0)
     with T.serial(0, cell.batch) as n, T.serial(0, cell.hidden // lanes) as block:
         if lanes == 1:
             _emit_unit(cell, projected, extra, step, outs, n, block)
