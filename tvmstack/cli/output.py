@@ -23,9 +23,9 @@ def emit(data: Any, as_json: bool, render: Callable[[Any], RenderableType]) -> N
         return
     from rich.console import Console
 
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=_PIPE_WIDTH, color_system=None)
+        console.width = _PIPE_WIDTH
     console.print(render(data))
 
 

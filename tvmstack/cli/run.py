@@ -25,7 +25,7 @@ def run(artifact: str, inputs: tuple[str, ...], folder: str | None, threads: int
     from tvmstack.runtime import load
 
     session = load(artifact, threads=threads)
-    outputs = session.run(fill_inputs(session.inputs, inputs_from_texts(inputs), session.manifest))
+    outputs = session.run(fill_inputs(session.inputs, inputs_from_texts(inputs)))
     if folder:
         save_arrays(outputs, Path(folder))
     emit({"outputs": describe_arrays(outputs)}, as_json, outputs_page)

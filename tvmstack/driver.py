@@ -1,0 +1,159 @@
+"""The flow: a model through the rooms to an artifact. Every verb of the command line is a function here.
+
+The order of `compile` is the order of ARCHITECTURE.md; what each step does is in its room.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import logging
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tvmstack.core.device import Device, detect_device, device_from_text
+from tvmstack.core.errors import ArtifactError, SetupError, UsageError, nearest
+from tvmstack.core.kernel import Choice, Kernel
+from tvmstack.measure.machine import require_linker
+
+if TYPE_CHECKING:
+    from tvmstack.artifact.manifest import Manifest
+    from tvmstack.core.model import Model
+    from tvmstack.frontend import ScanReport
+    from tvmstack.lower.pipeline import Lowered
+    from tvmstack.measure.bench import BenchReport
+    from tvmstack.measure.profile import ProfileReport
+    from tvmstack.partition import Plan
+
+__all__ = [
+    "Artifact",
+    "bench",
+    "cache_export",
+    "cache_import",
+    "cache_ls",
+    "cache_stats",
+    "cache_why",
+    "check",
+    "check_output",
+    "compile",
+    "profile",
+    "scan",
+    "seconds_from",
+    "tune",
+    "verify",
+]
+
+_log = logging.getLogger(__name__)
+
+Shapes = Mapping[str, Sequence[int]] | None
+Progress = Callable[[Any], None] | None
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+# What an artifact needs beside its model: the library's code and the working copy of the build.
+_SPARE_BYTES = 32 << 20
+_REPORTED_KERNELS = 400
+
+
+@dataclass
+class Artifact:
+    """A built and, unless that was switched off, compared artifact that `save` puts in its place.
+
+    Attributes:
+        path: the file: a temporary one until `save`.
+        manifest: what it says of itself.
+        report: what happened while it was built, as plain data.
+    """
+
+    path: Path
+    manifest: Manifest
+    report: dict[str, Any]
+    _folder: Any = field(default=None, repr=False)
+
+    def save(self, path: str | Path) -> Path:
+        """Put the artifact at `path`, all of it or nothing.
+
+        Raises:
+            SetupError: the place cannot be written or is full.
+        """
+        target = Path(path)
+        part = target.with_name(f".{target.name}.part")
+        try:
+            shutil.copyfile(self.path, part)
+            part.chmod(0o755)
+            os.replace(part, target)
+        except OSError as err:
+            part.unlink(missing_ok=True)
+            raise SetupError(f"cannot write {target}: {_disk_words(err)}") from err
+        self.path = target
+        self.report["path"] = str(target)
+        self._folder = None
+        return target
+
+
+@dataclass
+class _Prepared:
+    """A model on its way, as far as unscheduled kernels."""
+
+    origin: Any
+    model: Model
+    plan: Plan
+    lowered: Lowered
+    device: Device
+    seconds: dict[str, float]
+
+
+def compile(  # noqa: A001 - the verb of the command line
+    model: Any,
+    shapes: Shapes = None,
+    device: str | Device | None = None,
+    tune: float | str | None = None,
+    trials: int | None = None,
+    store: str | Path | None = None,
+    verify: bool = True,
+    onnxruntime_nodes: Collection[str] = (),
+    threads: int | None = None,
+    progress: Progress = None,
+    freeze: Mapping[str, Any] | None = None,
+) -> Artifact:
+    """Compile a model to one shared library, tuned and compared with the original.
+
+    Args:
+        model: a path, bytes, an `onnx.ModelProto`, or a `torch.export.ExportedProgram`.
+        shapes: dims for inputs that have dynamic ones.
+        device: "host" (the default), "cpu:MCPU" or a `Device`.
+        tune: time to tune for: seconds, or text like "90s", "2m", "1h".
+        trials: how many trials at most.
+        store: where tuning records are; None for $TVMSTACK_STORE or the user's cache.
+        verify: whether to compare with onnxruntime on the original model.
+        onnxruntime_nodes: names of nodes that onnxruntime shall run although TVM could.
+        threads: what the artifact will use by default; None for the device's cores.
+        progress: called with the state of tuning.
+        freeze: inputs to make constants, by name.
+
+    Raises:
+        UsageError, ModelError, SetupError, BackendError, TuningError, ArtifactError: see `tvmstack.core.errors`.
+    """
+    budget = seconds_from(tune)
+    require_linker()
+    prepared = _prepare(model, shapes, device, onnxruntime_nodes, freeze)
+    with _clock(prepared.seconds, "tune"), _records(store) as records:
+        tuning = _tune(prepared, records, budget, trials, progress) if budget or trials else None
+        chosen = _choose(prepared, records)
+    artifact = _build(prepared, chosen, threads)
+    artifact.report["tuning"] = tuning
+    if verify:
+        with _clock(prepared.seconds, "compare"):
+            _compare(artifact, prepared, shapes)
+    artifact.report["seconds"] = {k: round(v, 3) for k, v in prepared.seconds.items()}
+    return artifact
