@@ -26,7 +26,7 @@ check: $(STAMP) ## format, lint, types, room contract, fresh reference page
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python scripts/reference.py --check
+	$(BIN)/python -m scripts.reference --check
 
 format: $(STAMP) ## rewrite the sources in the house format
 	$(BIN)/ruff format .
@@ -39,16 +39,16 @@ test-slow: $(STAMP) ## real models and real trials
 	$(PYTEST) -m slow
 
 demo: $(STAMP) ## a real model: scan, compile, tune two minutes, rebuild, verify, bench
-	$(BIN)/python scripts/demo.py
+	$(BIN)/python -m scripts.demo
 
 bench: $(STAMP) ## all benchmark models, untuned and tuned 10 minutes each; rewrites docs/benchmarks.md
-	$(BIN)/python benchmarks/run.py --tune 10m
+	$(BIN)/python -m benchmarks.run --tune 10m
 
 bench-quick: $(STAMP) ## the small benchmark models, untuned and tuned briefly, in under 10 minutes
-	$(BIN)/python benchmarks/run.py --quick
+	$(BIN)/python -m benchmarks.run --quick
 
 docs: $(STAMP) ## regenerate docs/reference.md from the commands' own help
-	$(BIN)/python scripts/reference.py
+	$(BIN)/python -m scripts.reference
 
 wheel: $(STAMP) ## build wheel and sdist into dist/
 	$(BIN)/python -m build

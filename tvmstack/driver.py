@@ -157,3 +157,93 @@ def compile(  # noqa: A001 - the verb of the command line
             _compare(artifact, prepared, shapes)
     artifact.report["seconds"] = {k: round(v, 3) for k, v in prepared.seconds.items()}
     return artifact
+
+
+def _prepare(
+    model: Any, shapes: Shapes, device: str | Device | None, onnxruntime_nodes: Collection[str], freeze: Mapping[str, Any] | None
+) -> _Prepared:
+    from tvmstack.frontend import load_model
+    from tvmstack.graph import repair
+    from tvmstack.lower import lower
+    from tvmstack.partition import make_plan
+
+    seconds: dict[str, float] = {}
+    target = device if isinstance(device, Device) else device_from_text(device)
+    with _clock(seconds, "import"):
+        loaded = _freeze(load_model(model, shapes=shapes), freeze or {})
+        repaired = repair(loaded)
+        _check_nodes(repaired, onnxruntime_nodes)
+        plan = make_plan(repaired, onnxruntime_nodes)
+    with _clock(seconds, "lower"):
+        lowered = lower(plan.model, target)
+    for line in plan.model.changes:
+        _log.debug("changed: %s", line)
+    return _Prepared(model, repaired, plan, lowered, target, seconds)
+
+
+def _freeze(model: Model, values: Mapping[str, Any]) -> Model:
+    names = [spec.name for spec in model.inputs]
+    for name in values:
+        if name not in names:
+            raise UsageError(f"cannot freeze {name!r}: no input is called that; {nearest(name, names)}")
+    dtypes = {spec.name: spec.dtype for spec in model.inputs}
+    arrays = {name: np.asarray(value, dtype=dtypes[name]) for name, value in values.items()}
+    return dataclasses.replace(model, frozen_inputs=arrays) if arrays else model
+
+
+def _check_nodes(model: Model, wanted: Collection[str]) -> None:
+    names = [node.name or "" for node in model.graph.graph]
+    for name in wanted:
+        if name not in names:
+            raise UsageError(f"no node is called {name!r} in {model.source}; {nearest(name, names)}")
+
+
+@contextmanager
+def _clock(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+def seconds_from(text: float | str | None) -> float | None:
+    """Return a time budget in seconds: 90, "90", "90s", "2m" or "1h".
+
+    Raises:
+        UsageError: the text is no such time.
+    """
+    if text is None or isinstance(text, (int, float)):
+        seconds = text
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|)\s*", text)
+        if match is None:
+            raise UsageError(f"{text!r} is not a time; write 90s, 2m or 1h")
+        seconds = float(match[1]) * _UNITS[match[2]]
+    if seconds is not None and seconds <= 0:
+        raise UsageError(f"the time to tune for must be more than nothing, not {text!r}")
+    return float(seconds) if seconds is not None else None
+
+
+def check_output(path: Path, model: Path | None = None) -> None:
+    """Refuse an output file that could not be written, before any long work.
+
+    Raises:
+        SetupError: its folder is missing, not writable or too full.
+        UsageError: it is a folder.
+    """
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
+    if not folder.is_dir():
+        raise SetupError(f"cannot write {path}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise SetupError(f"cannot write {path}: the folder {folder} is not writable")
+    need = 2 * (model.stat().st_size if model and model.is_file() else 0) + _SPARE_BYTES
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise SetupError(f"cannot write {path}: about {need >> 20} MiB are needed and {free >> 20} MiB are free in {folder}")
+
+
+def _disk_words(err: OSError) -> str:
+    if err.errno == errno.ENOSPC:
+        return "the disk is full"
+    return err.strerror or str(err)

@@ -186,6 +186,11 @@ def _top_k(node: onnx_ir.Node, opset: int) -> str | None:
     return None
 
 
+def _storage_order(node: onnx_ir.Node, opset: int) -> str | None:
+    column_major = _attr(node, "storage_order", 0) and _outputs(1)(node, opset)
+    return "column-major indices" if column_major else None
+
+
 def _pad(node: onnx_ir.Node, opset: int) -> str | None:
     mode = _attr(node, "mode", "constant")
     if mode not in ("constant", "reflect", "edge", "wrap"):
@@ -444,10 +449,9 @@ SUPPORTED: Mapping[tuple[str, str], tuple[Check, ...]] = {
     ("", "MatMul"): (),
     ("", "MatMulInteger"): (_zero_point_axis,),
     ("", "Max"): (),
-    ("", "MaxPool"): (_types(_FLOATS | {_D.INT8, _D.UINT8}), _spatial(1, 3)),
+    ("", "MaxPool"): (_types(_FLOATS | {_D.INT8, _D.UINT8}), _spatial(1, 3), _storage_order),
     ("", "MaxUnpool"): (_types(_FLOATS), _absent(2, "output_shape")),
     ("", "Mean"): _FLOAT_ONLY,
-    ("", "MeanVarianceNormalization"): (_types(_FLOATS),),
     ("", "Min"): (),
     ("", "Mish"): _FLOAT_ONLY,
     ("", "Mod"): (_types(_SIGNED | _UNSIGNED),),

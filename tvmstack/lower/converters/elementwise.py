@@ -27,6 +27,8 @@ from tvmstack.lower.converters._context import (
 __all__ = ["CONVERTERS", "cast_to", "gelu_erf", "gelu_tanh"]
 
 _op = relax.op
+# From here on x*x + 1 is x*x, and log(2x) is all that is left of asinh and acosh.
+_HUGE = 1e6
 
 
 def _unary(func: Callable[[Expr], Expr]) -> Converter:
@@ -272,7 +274,7 @@ def _clip(ctx: Context) -> Expr:
         limit = float(np.finfo(np.dtype(dtype)).max)
         lo = -limit if low is None else max(float(low.reshape(())), -limit)
         hi = limit if high is None else min(float(high.reshape(())), limit)
-        if lo <= hi and (low is not None or high is not None):
+        if lo <= hi:
             return _op.clip(x, lo, hi)
     if low is not None:
         x = ctx.emit(_op.maximum(x, _as_expr(low, dtype)))
@@ -387,13 +389,18 @@ def _equal(ctx: Context) -> Expr:
 
 
 def _asinh(x: Expr) -> Expr:
-    # log(|x| + sqrt(x*x + 1)) with the sign put back: the plain form cancels for negative x.
+    # log(|x| + sqrt(x*x + 1)) with the sign put back: the plain form cancels for negative x, and overflows for huge x.
     dtype = dtype_of(x)
     size = _op.abs(x)
     small = _op.multiply(x, _op.subtract(scalar(1, dtype), _op.divide(_op.multiply(x, x), scalar(6, dtype))))
     root = _op.sqrt(_op.add(_op.multiply(x, x), scalar(1, dtype)))
-    big = _op.multiply(_op.sign(x), _op.log(_op.add(size, root)))
-    return _op.where(_op.less(size, scalar(0.01, dtype)), small, big)
+    huge = _op.greater(size, scalar(_HUGE, dtype))
+    size_log = _op.where(huge, _log_of_double(size, dtype), _op.log(_op.add(size, root)))
+    return _op.where(_op.less(size, scalar(0.01, dtype)), small, _op.multiply(_op.sign(x), size_log))
+
+
+def _log_of_double(x: Expr, dtype: str) -> Expr:
+    return _op.add(_op.log(x), scalar(math.log(2.0), dtype))
 
 
 def _atanh(x: Expr) -> Expr:
@@ -405,8 +412,10 @@ def _atanh(x: Expr) -> Expr:
 
 
 def _acosh(x: Expr) -> Expr:
-    one = scalar(1, dtype_of(x))
-    return _op.log(_op.add(x, _op.sqrt(_op.subtract(_op.multiply(x, x), one))))
+    dtype = dtype_of(x)
+    root = _op.sqrt(_op.subtract(_op.multiply(x, x), scalar(1, dtype)))
+    huge = _op.greater(x, scalar(_HUGE, dtype))
+    return _op.where(huge, _log_of_double(x, dtype), _op.log(_op.add(x, root)))
 
 
 CONVERTERS: Mapping[tuple[str, str], Converter] = {

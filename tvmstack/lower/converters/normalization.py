@@ -185,18 +185,6 @@ def _batch_norm(ctx: Context) -> Expr:
     return widened(ctx, norm, x, *(ctx.input(i) for i in range(1, 5)))
 
 
-def _mean_variance_norm(ctx: Context) -> Expr:
-    axes = [int(a) % len(ctx.shape()) for a in ctx.attr("axes", (0, 2, 3))]
-
-    def norm(x: Expr) -> Expr:
-        diff = ctx.emit(_op.subtract(x, ctx.emit(_op.mean(x, axes, True))))
-        variance = ctx.emit(_op.mean(ctx.emit(_op.multiply(diff, diff)), axes, True))
-        spread = ctx.emit(_op.add(ctx.emit(_op.sqrt(variance)), scalar(1e-9, dtype_of(x))))
-        return _op.divide(diff, spread)
-
-    return widened(ctx, norm, ctx.input(0))
-
-
 def _lp_norm(ctx: Context) -> Expr:
     axis, p = ctx.axis(-1, len(ctx.shape())), int(ctx.attr("p", 2))
 
@@ -239,7 +227,6 @@ CONVERTERS: Mapping[tuple[str, str], Converter] = {
     ("", "LayerNormalization"): _layer_norm,
     ("", "LogSoftmax"): _softmax(log=True),
     ("", "LpNormalization"): _lp_norm,
-    ("", "MeanVarianceNormalization"): _mean_variance_norm,
     ("", "RMSNormalization"): _rms_norm,
     ("", "SimplifiedLayerNormalization"): _rms_norm,
     ("", "Softmax"): _softmax(log=False),

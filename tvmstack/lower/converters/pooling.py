@@ -101,13 +101,8 @@ def _max_pool(ctx: Context) -> Expr | list[Expr]:
 
 def _max_places(ctx: Context, x: Expr, y: Expr, w: _Window) -> Expr:
     """Return the flat index in the whole tensor of the first cell that holds each window's maximum."""
-    shape, rank = shape_of(x), len(w.kernel)
-    order = list(range(rank)) if not ctx.attr("storage_order", 0) else list(reversed(range(rank)))
-    steps = [0] * rank
-    step = 1
-    for axis in reversed(order):
-        steps[axis] = step
-        step *= shape[2 + axis]
+    shape = shape_of(x)
+    steps = [math.prod(shape[3 + axis :]) for axis in range(len(w.kernel))]
     area, big = math.prod(shape[2:]), math.prod(shape)
 
     def compute(data: Any, best: Any) -> Any:
