@@ -5,7 +5,6 @@ The order of `compile` is the order of ARCHITECTURE.md; what each step does is i
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import logging
 import os
@@ -170,8 +169,7 @@ def _prepare(
     seconds: dict[str, float] = {}
     target = device if isinstance(device, Device) else device_from_text(device)
     with _clock(seconds, "import"):
-        loaded = _freeze(load_model(model, shapes=shapes), freeze or {})
-        repaired = repair(loaded)
+        repaired = repair(load_model(model, shapes, freeze=freeze))
         _check_nodes(repaired, onnxruntime_nodes)
         plan = make_plan(repaired, onnxruntime_nodes)
     with _clock(seconds, "lower"):
@@ -179,16 +177,6 @@ def _prepare(
     for line in plan.model.changes:
         _log.debug("changed: %s", line)
     return _Prepared(model, repaired, plan, lowered, target, seconds)
-
-
-def _freeze(model: Model, values: Mapping[str, Any]) -> Model:
-    names = [spec.name for spec in model.inputs]
-    for name in values:
-        if name not in names:
-            raise UsageError(f"cannot freeze {name!r}: no input is called that; {nearest(name, names)}")
-    dtypes = {spec.name: spec.dtype for spec in model.inputs}
-    arrays = {name: np.asarray(value, dtype=dtypes[name]) for name, value in values.items()}
-    return dataclasses.replace(model, frozen_inputs=arrays) if arrays else model
 
 
 def _check_nodes(model: Model, wanted: Collection[str]) -> None:
