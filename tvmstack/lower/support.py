@@ -186,6 +186,11 @@ def _top_k(node: onnx_ir.Node, opset: int) -> str | None:
     return None
 
 
+def _stretched(node: onnx_ir.Node, opset: int) -> str | None:
+    both = max(_attr(node, "strides", (1,))) > 1 and max(_attr(node, "dilations", (1,))) > 1
+    return "strides together with dilations" if both else None
+
+
 def _storage_order(node: onnx_ir.Node, opset: int) -> str | None:
     column_major = _attr(node, "storage_order", 0) and _outputs(1)(node, opset)
     return "column-major indices" if column_major else None
@@ -397,7 +402,7 @@ SUPPORTED: Mapping[tuple[str, str], tuple[Check, ...]] = {
     ("", "ConstantOfShape"): (_constant(0),),
     ("", "Conv"): (_types(_FLOATS), _spatial(1, 3)),
     ("", "ConvInteger"): (_spatial(1, 2), _constant(1)),
-    ("", "ConvTranspose"): (_types(_FLOATS), _spatial(1, 3), _constant(1)),
+    ("", "ConvTranspose"): (_types(_FLOATS), _spatial(1, 3), _constant(1), _stretched),
     ("", "Cos"): _FLOAT_ONLY,
     ("", "Cosh"): _FLOAT_ONLY,
     ("", "CumProd"): (_constant(1),),

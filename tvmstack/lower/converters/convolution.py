@@ -9,7 +9,7 @@ import numpy as np
 
 from tvmstack._tvm import relax
 from tvmstack.core.errors import ModelError
-from tvmstack.lower.converters._context import Context, Converter, Expr, const, shape_of, widened
+from tvmstack.lower.converters._context import Context, Converter, Expr, const, dtype_of, scalar, shape_of, widened
 
 __all__ = ["CONVERTERS", "convolve", "explicit_pads"]
 
@@ -94,36 +94,57 @@ def _reshaped(ctx: Context, w: Expr, shape: Sequence[int]) -> Expr:
 
 
 def _conv_transpose(ctx: Context) -> Expr:
-    """As a convolution whose kernel computes all output phases of a stride at once, followed by interleaving them."""
+    """As convolutions that compute the output's phases (its places modulo the stride), interleaved afterwards.
+
+    No tap is ever filled up with a zero: zero times NaN or infinity would put NaN where the model has none.
+    """
     weight = ctx.constant(1)
     if weight is None:
         raise ModelError("the weights are computed at run time")
-    x, spatial, rank = ctx.input(0), ctx.shape()[2:], len(ctx.shape()) - 2
+    rank = len(ctx.shape()) - 2
     strides = [int(s) for s in ctx.attr("strides", (1,) * rank)]
     dilations = [int(d) for d in ctx.attr("dilations", (1,) * rank)]
-    groups = int(ctx.attr("group", 1))
-    weight = _stretched(weight, dilations)
-    kernel = weight.shape[2:]
-    begins, lengths = _transpose_extent(ctx, spatial, kernel, strides)
-    phases, taps = _phase_kernel(weight, strides, groups)
-    pads = [t - 1 for t in taps]
-    y = ctx.emit(
-        widened(ctx, lambda a: convolve(ctx, a, const(phases), [1] * rank, pads + pads, [1] * rank, groups), x)
-    )
-    y = _interleave(ctx, y, weight.shape[1] * groups, strides)
+    if max(strides) > 1 and max(dilations) > 1:
+        raise ModelError("strides together with dilations")
+    extent = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
+    begins, lengths = _transpose_extent(ctx, ctx.shape()[2:], extent, strides)
+    groups, x = int(ctx.attr("group", 1)), ctx.input(0)
+    if all(k % s == 0 for k, s in zip(weight.shape[2:], strides, strict=True)) or max(strides) == 1:
+        y = widened(ctx, lambda v: _all_phases(ctx, v, weight, strides, dilations, groups), x)
+    else:
+        y = widened(ctx, lambda v: _phase_by_phase(ctx, v, weight, strides, groups), x)
+    y = _interleave(ctx, ctx.emit(y), weight.shape[1] * groups, strides)
     y = _window(ctx, y, begins, lengths)
     bias = ctx.optional(2)
     return y if bias is None else _op.add(y, _channels(ctx, bias, rank))
 
 
-def _stretched(weight: np.ndarray, dilations: Sequence[int]) -> np.ndarray:
-    """Return the kernel with zeros between its taps, which is what dilation means."""
-    if all(d == 1 for d in dilations):
-        return weight
-    sizes = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
-    wide = np.zeros((*weight.shape[:2], *sizes), weight.dtype)
-    wide[(slice(None), slice(None), *(slice(None, None, d) for d in dilations))] = weight
-    return wide
+def _all_phases(
+    ctx: Context, x: Expr, weight: np.ndarray, strides: Sequence[int], dilations: Sequence[int], groups: int
+) -> Expr:
+    """Return every phase as channels of one convolution; the kernel is a multiple of the stride, or the stride is 1."""
+    phases, taps = _phase_kernel(weight, strides, groups)
+    pads = [(t - 1) * d for t, d in zip(taps, dilations, strict=True)]
+    return convolve(ctx, x, const(phases, dtype_of(x)), [1] * len(taps), pads + pads, dilations, groups)
+
+
+def _phase_by_phase(ctx: Context, x: Expr, weight: np.ndarray, strides: Sequence[int], groups: int) -> Expr:
+    """Return the same channels from one convolution a phase, because the phases have different numbers of taps."""
+    n, _, *spatial = shape_of(x)
+    rank, out, dtype = len(strides), weight.shape[1] * groups, dtype_of(x)
+    most = [-(-k // s) for k, s in zip(weight.shape[2:], strides, strict=True)]
+    sizes = [d + t - 1 for d, t in zip(spatial, most, strict=True)]
+    parts = []
+    for phase in np.ndindex(*strides):
+        taps = weight[(slice(None), slice(None), *(slice(r, None, s) for r, s in zip(phase, strides, strict=True)))]
+        if 0 in taps.shape:
+            part = _op.full((n, out, *sizes), scalar(0, dtype), dtype)
+        else:
+            kernel, counts = _phase_kernel(taps, [1] * rank, groups)
+            pads = [c - 1 for c in counts] + [t - 1 for t in most]
+            part = convolve(ctx, x, const(kernel, dtype), [1] * rank, pads, [1] * rank, groups)
+        parts.append(ctx.emit(_op.reshape(ctx.emit(part), (n, out, 1, *sizes))))
+    return _op.reshape(ctx.emit(_op.concat(parts, 2)), (n, out * len(parts), *sizes))
 
 
 def _transpose_extent(
@@ -153,12 +174,9 @@ def _transpose_extent(
 def _phase_kernel(weight: np.ndarray, strides: Sequence[int], groups: int) -> tuple[np.ndarray, list[int]]:
     """Turn weights (C, M/g, k…) into convolution weights (g*M/g*prod(s), C/g, t…) and return them with the taps t."""
     channels, out, *kernel = weight.shape
-    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
-    padded = np.pad(weight, [(0, 0), (0, 0), *((0, t * s - k) for k, t, s in zip(kernel, taps, strides, strict=True))])
-    rank = len(kernel)
-    split = padded.reshape(
-        groups, channels // groups, out, *(v for t, s in zip(taps, strides, strict=True) for v in (t, s))
-    )
+    rank, taps = len(kernel), [k // s for k, s in zip(kernel, strides, strict=True)]
+    pairs = [v for t, s in zip(taps, strides, strict=True) for v in (t, s)]
+    split = weight.reshape(groups, channels // groups, out, *pairs)
     tap_axes, phase_axes = [3 + 2 * i for i in range(rank)], [4 + 2 * i for i in range(rank)]
     moved = split.transpose(0, 2, *phase_axes, 1, *tap_axes)
     flipped = np.flip(moved, tuple(range(moved.ndim - rank, moved.ndim)))
