@@ -235,3 +235,96 @@ def _disk_words(err: OSError) -> str:
     if err.errno == errno.ENOSPC:
         return "the disk is full"
     return err.strerror or str(err)
+
+
+def scan(model: Any, shapes: Shapes = None) -> ScanReport:
+    """Say for each node who can run it and why not TVM; see `tvmstack.frontend.scan`."""
+    from tvmstack.frontend import scan as scan_model
+
+    return scan_model(model, shapes)
+
+
+@contextmanager
+def _records(store: str | Path | None) -> Iterator[Any]:
+    from tvmstack.store import open_store
+
+    records = open_store(store)
+    try:
+        yield records
+    finally:
+        records.close()
+
+
+def _context(prepared: _Prepared) -> Any:
+    from tvmstack.store import KeyContext
+
+    return KeyContext.current(prepared.device, prepared.lowered.pipeline.digest)
+
+
+def _tune(prepared: _Prepared, records: Any, seconds: float | None, trials: int | None, progress: Progress) -> dict[str, Any]:
+    from tvmstack.tuning import tune as tune_kernels
+
+    lowered = prepared.lowered
+    report = tune_kernels(
+        lowered.kernels,
+        prepared.device,
+        lowered.pipeline.digest,
+        records,
+        seconds=seconds,
+        trials=trials,
+        progress=progress,
+    )
+    data: dict[str, Any] = report.to_json()
+    _log.info("tuned: %d trials in %.0f s", data["trials"], data["seconds"])
+    return data
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Choices by kernel name, and what is known of each: {"source": …, "median_us": …}."""
+
+    choices: dict[str, Choice]
+    facts: dict[str, dict[str, Any]]
+
+
+def _choose(prepared: _Prepared, records: Any) -> _Chosen:
+    """Take the best record of each kernel; kernels without one, or whose record no longer applies, get the default."""
+    from tvmstack import schedules
+    from tvmstack.core.errors import TuningError
+
+    context, choices, facts = _context(prepared), {}, {}
+    found = 0
+    for kernel in prepared.lowered.kernels:
+        record = records.best(kernel, context)
+        source = "default"
+        if record is not None:
+            try:
+                schedules.apply(kernel.func, record.choice, prepared.device)
+                choices[kernel.name] = record.choice
+                source = record.source
+                found += 1
+            except TuningError as err:
+                _log.warning("the record of %s does not apply and is left aside: %s", kernel.name, err)
+                record = None
+        facts[kernel.name] = {"source": source, "median_us": record.median_s * 1e6 if record else None}
+    _log.info("%d of %d kernels from the store", found, len(prepared.lowered.kernels))
+    return _Chosen(choices, facts)
+
+
+def _build(prepared: _Prepared, chosen: _Chosen, threads: int | None) -> Artifact:
+    from tvmstack.artifact import write_artifact
+    from tvmstack.lower.build import build_library
+
+    folder = tempfile.TemporaryDirectory(prefix="tvmstack-build-")
+    library, path = Path(folder.name) / "library.so", Path(folder.name) / "artifact.so"
+    manifest = _manifest(prepared, chosen, threads or prepared.device.cores)
+    regions = [(r.digest, r.model) for r in prepared.plan.regions]
+    try:
+        with _clock(prepared.seconds, "build"):
+            build_library(prepared.lowered, chosen.choices, library)
+        with _clock(prepared.seconds, "write"):
+            written = write_artifact(path, library, prepared.lowered.weights, regions, manifest)
+            library.unlink()
+    except OSError as err:
+        raise SetupError(f"cannot build in {folder.name}: {_disk_words(err)}; TMPDIR names another place") from err
+    return Artifact(path, written or manifest, _report(prepared, chosen, path, manifest), folder)
