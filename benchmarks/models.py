@@ -1,7 +1,7 @@
 """Well-known networks written down as ONNX graphs with seeded weights: the shapes that benchmarks are quoted for.
 
-Weights are random, so the answers mean nothing; the work is that of the trained network. Batch norms are folded, as exporters
-leave them. `python -m benchmarks.models NAME FILE` writes one.
+Weights are random, so the answers mean nothing; the work is that of the trained network. Batch norms are folded, as
+exporters leave them. `python -m benchmarks.models NAME FILE` writes one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Net:
     def weight(self, *shape: int, fan: int) -> str:
         return self.fixed(self._rng.standard_normal(shape, np.float32) * np.float32((2 / fan) ** 0.5))
 
-    def conv(self, x: str, into: int, out: int, kernel: int, stride: int = 1, group: int = 1, pad: int | None = None) -> str:
+    def conv(
+        self, x: str, into: int, out: int, kernel: int, stride: int = 1, group: int = 1, pad: int | None = None
+    ) -> str:
         fan = into // group * kernel * kernel
         w, b = self.weight(out, into // group, kernel, kernel, fan=fan), self.fixed(np.zeros(out))
         pads = [kernel // 2 if pad is None else pad] * 4
@@ -57,7 +59,9 @@ class Net:
         return self.op("Mul", x, self.op("Sigmoid", x))
 
     def norm(self, x: str, width: int, epsilon: float) -> str:
-        return self.op("LayerNormalization", x, self.fixed(np.ones(width)), self.fixed(np.zeros(width)), axis=-1, epsilon=epsilon)
+        return self.op(
+            "LayerNormalization", x, self.fixed(np.ones(width)), self.fixed(np.zeros(width)), axis=-1, epsilon=epsilon
+        )
 
     def gelu(self, x: str) -> str:
         erf = self.op("Erf", self.op("Div", x, self.fixed(2**0.5)))
@@ -72,7 +76,9 @@ class Net:
         if mask:
             scores = self.op("Add", scores, mask)
         mixed = self.op("MatMul", self.op("Softmax", scores, axis=-1), v)
-        joined = self.op("Reshape", self.op("Transpose", mixed, perm=[0, 2, 1, 3]), self.fixed([1, tokens, width], np.int64))
+        joined = self.op(
+            "Reshape", self.op("Transpose", mixed, perm=[0, 2, 1, 3]), self.fixed([1, tokens, width], np.int64)
+        )
         return self.dense(joined, width, width)
 
     def feed_forward(self, x: str, width: int) -> str:
@@ -180,12 +186,16 @@ def yolo_like(size: int = 320) -> onnx.ModelProto:
         pools.append(net.op("MaxPool", pools[-1], kernel_shape=[5, 5], strides=[1, 1], pads=[2, 2, 2, 2]))
     deep = unit(unit(net.op("Concat", *pools, axis=1), 512, 256), 256, 128)
     scales = net.fixed([1, 1, 2, 2])
-    up = net.op("Resize", deep, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    up = net.op(
+        "Resize", deep, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"
+    )
     neck = stage(net.op("Concat", up, middle, axis=1), 256, 128, 1, skip=False)
     heads = []
     for x, into, cells in ((neck, 128, (size // 16) ** 2), (deep, 128, (size // 32) ** 2)):
         raw = net.op("Reshape", net.conv(x, into, 3 * 85, 1), net.fixed([1, 3, 85, cells], np.int64))
-        heads.append(net.op("Reshape", net.op("Transpose", raw, perm=[0, 1, 3, 2]), net.fixed([1, 3 * cells, 85], np.int64)))
+        heads.append(
+            net.op("Reshape", net.op("Transpose", raw, perm=[0, 1, 3, 2]), net.fixed([1, 3 * cells, 85], np.int64))
+        )
     return net.model("yolo_like", [net.op("Sigmoid", net.op("Concat", *heads, axis=1))])
 
 

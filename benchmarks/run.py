@@ -1,6 +1,7 @@
-"""`make bench`: our time against onnxruntime's on well-known models, untuned and tuned; writes docs/benchmarks.md and JSON.
+"""`make bench`: our time against onnxruntime's on well-known models; writes docs/benchmarks.md and JSON.
 
-Each model is compiled untuned and benched, then tuned and benched again: same threads, each program in its own process, in turns.
+Each model is compiled untuned and benched, then tuned and benched again: same threads, each program in its own
+process, in turns.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def _measure(name: str, options: Any) -> dict[str, Any]:
     return row
 
 
-def _compile_and_bench(path: Path, shapes: dict[str, tuple[int, ...]], options: Any, tune: str | None) -> dict[str, Any]:
+def _compile_and_bench(
+    path: Path, shapes: dict[str, tuple[int, ...]], options: Any, tune: str | None
+) -> dict[str, Any]:
     # The untuned build must not find what tuning left behind.
     store = options.store if tune else ":memory:"
     artifact = driver.compile(path, shapes=shapes, tune=tune, store=store, threads=options.threads)
@@ -106,12 +109,12 @@ def page(result: dict[str, Any]) -> str:
         "",
         f"`{result['command']}`, {result['when']}.",
         "",
-        f"{machine['device']['name']} (`{machine['device']['id']}`), {result['threads']} threads, {platform.machine()}; measured peaks "
-        f"{peaks['gflops']:.0f} GFLOP/s and {peaks['gbytes']:.1f} GB/s at the time. apache-tvm {versions['apache-tvm']}, onnxruntime "
-        f"{versions['onnxruntime']}. fp32, batch 1.",
+        f"{machine['device']['name']} (`{machine['device']['id']}`), {result['threads']} threads, {platform.machine()}; "
+        f"measured peaks {peaks['gflops']:.0f} GFLOP/s and {peaks['gbytes']:.1f} GB/s at the time. "
+        f"apache-tvm {versions['apache-tvm']}, onnxruntime {versions['onnxruntime']}. fp32, batch 1.",
         "",
-        "Medians; each program in its own process, in turns (docs/explanation/how-it-measures.md). The ratio is our time over "
-        "onnxruntime's, the median of the rounds with the lowest and the highest in brackets: below 1 we are faster.",
+        "Medians; each program in its own process, in turns (docs/explanation/how-it-measures.md). "
+        "The ratio is our time over onnxruntime's, the median of the rounds with the lowest and the highest in brackets: below 1 we are faster.",
         "",
         "| model | onnxruntime ms | untuned ms | ratio | tuned ms | ratio | trials |",
         "|---|---|---|---|---|---|---|",
@@ -120,7 +123,10 @@ def page(result: dict[str, Any]) -> str:
     for stage in ("untuned", "tuned"):
         ratios = [row[stage]["ratio"]["median"] for row in result["models"] if stage in row]
         if ratios:
-            lines += ["", f"Geometric mean of the ratios, {stage}: **{geometric_mean(ratios):.2f}** over {len(ratios)} models."]
+            lines += [
+                "",
+                f"Geometric mean of the ratios, {stage}: **{geometric_mean(ratios):.2f}** over {len(ratios)} models.",
+            ]
     return "\n".join(lines) + "\n"
 
 

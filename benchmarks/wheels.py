@@ -35,12 +35,8 @@ class WheelModel:
 
 _PPOCR, _SILERO = "rapidocr-onnxruntime==1.4.4", "silero-vad==6.2.3"
 WHEEL_MODELS = {
-    "ppocrv4_det": WheelModel(
-        _PPOCR, "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx", {"x": (1, 3, 96, 384)}
-    ),
-    "ppocrv4_rec": WheelModel(
-        _PPOCR, "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx", {"x": (1, 3, 48, 240)}
-    ),
+    "ppocrv4_det": WheelModel(_PPOCR, "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx", {"x": (1, 3, 96, 384)}),
+    "ppocrv4_rec": WheelModel(_PPOCR, "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx", {"x": (1, 3, 48, 240)}),
     "magika": WheelModel("magika==1.0.3", "magika/models/standard_v3_3/model.onnx", {"bytes": (1, 2048)}),
     "silero_vad": WheelModel(
         _SILERO, "silero_vad/data/silero_vad_op18_ifless.onnx", {"input": (1, 576), "state": (2, 1, 128)}
@@ -70,7 +66,19 @@ def fetch(name: str) -> Path:
 
 def _download(package: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", str(folder), package]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "-d",
+        str(folder),
+        package,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     if done.returncode:
         words = done.stderr.strip().splitlines()

@@ -1,6 +1,7 @@
 """`make demo`: a real model from a PyPI wheel through every step, on one readable page.
 
-Everything lives in .cache/, the store too, so that the user's own records play no part. The commands are shown as they are run.
+Everything lives in .cache/, the store too, so that the user's own records play no part. The commands are shown as they
+are run.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ class Demo:
         """Show a command, run it, and return what it says as data; its progress goes to stderr as always."""
         print("$ tvmstack " + " ".join(words), flush=True)
         done = subprocess.run(
-            [sys.executable, "-m", "tvmstack", *words, "--json"], stdout=subprocess.PIPE, text=True, cwd=self.folder, check=False
+            [sys.executable, "-m", "tvmstack", *words, "--json"],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            check=False,
         )
         if done.returncode:
             print(done.stdout)
@@ -43,6 +48,10 @@ class Demo:
 
 def milliseconds(bench: dict[str, Any], index: int) -> float:
     return float(bench["peers"][index]["summary"]["median_s"]) * 1e3
+
+
+def share(bench: dict[str, Any]) -> float:
+    return float(bench["peers"][1]["ratio"]["median"])
 
 
 def main() -> int:
@@ -89,15 +98,19 @@ def main() -> int:
     bench_line(after)
 
     demo.step("summary")
-    trials, seconds = tuned["tuning"]["trials"], tuned["tuning"]["seconds"]
-    print(f"device         {again['device']}, {again['threads']} threads")
-    print(f"onnxruntime    {milliseconds(after, 1):8.2f} ms")
-    print(f"not tuned      {milliseconds(before, 0):8.2f} ms   {before['peers'][1]['ratio']['median']:.2f} of onnxruntime's time")
-    print(f"tuned          {milliseconds(after, 0):8.2f} ms   {after['peers'][1]['ratio']['median']:.2f} of onnxruntime's time")
-    print(f"tuning         {trials} trials in {seconds:.0f} s ({trials / seconds:.1f} a second)")
+    spent, budget = tuned["tuning"]["trials"], tuned["tuning"]["seconds"]
     first, second = (sum(r["seconds"].values()) for r in (tuned, again))
-    print(f"rebuild        {second:.1f} s from the store, {first / second:.0f}x faster than the tuned build")
-    print(f"whole demo     {time.perf_counter() - demo.started:.0f} s; everything is in {folder.relative_to(CACHE.parent)}")
+    rows = {
+        "device": f"{again['device']}, {again['threads']} threads",
+        "onnxruntime": f"{milliseconds(after, 1):.2f} ms",
+        "not tuned": f"{milliseconds(before, 0):.2f} ms, {share(before):.2f} of onnxruntime's time",
+        "tuned": f"{milliseconds(after, 0):.2f} ms, {share(after):.2f} of onnxruntime's time",
+        "tuning": f"{spent} trials in {budget:.0f} s ({spent / budget:.1f} a second)",
+        "rebuild": f"{second:.1f} s from the store, {first / second:.0f}x faster than the tuned build",
+        "whole demo": f"{time.perf_counter() - demo.started:.0f} s; all files are in {folder.relative_to(CACHE.parent)}",
+    }
+    for title, text in rows.items():
+        print(f"{title:12} {text}")
     return 0
 
 

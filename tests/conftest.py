@@ -70,7 +70,8 @@ def build(
     for index, made in enumerate(nodes):
         made.name = made.name or f"{made.op_type.lower()}_{index}"
     values = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in side.items()] for side in (inputs, outputs)
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in side.items()]
+        for side in (inputs, outputs)
     ]
     graph = helper.make_graph(nodes, "test", *values, initializer=weights.tensors if weights else [])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
@@ -152,7 +153,12 @@ def lstm(length: int = 6, width: int = 8, hidden: int = 8) -> onnx.ModelProto:
     w = Weights()
     n = helper.make_node
     nodes = [
-        n("LSTM", ["x", w(1, 4 * hidden, width), w(1, 4 * hidden, hidden), w(1, 8 * hidden)], ["all", "last", ""], hidden_size=hidden),
+        n(
+            "LSTM",
+            ["x", w(1, 4 * hidden, width), w(1, 4 * hidden, hidden), w(1, 8 * hidden)],
+            ["all", "last", ""],
+            hidden_size=hidden,
+        ),
         n("Squeeze", ["last", w.fixed(np.array([0]))], ["state"]),
         n("Gemm", ["state", w(hidden, 4), w(4)], ["y"]),
     ]

@@ -52,7 +52,10 @@ def test_public_verbs_are_documented_and_loaded_late() -> None:
     [
         ("tvmstack", ("numpy", "tvm", "onnx", "onnxruntime")),
         ("tvmstack.cli", ("numpy", "tvm", "onnx", "onnxruntime", "rich", "sqlalchemy")),
-        ("tvmstack.runtime", ("tvm.relax", "tvmstack._tvm", "onnx", "onnx_ir", "onnxruntime", "sqlalchemy", "tvmstack.lower")),
+        (
+            "tvmstack.runtime",
+            ("tvm.relax", "tvmstack._tvm", "onnx", "onnx_ir", "onnxruntime", "sqlalchemy", "tvmstack.lower"),
+        ),
     ],
 )
 def test_an_import_brings_in_nothing_it_must_not(module: str, banned: tuple[str, ...]) -> None:

@@ -1,7 +1,7 @@
 """A neural network in, one tuned and checked shared library out.
 
-The verbs are loaded when they are first used, so that `import tvmstack` and `tvmstack --help` stay quick and never import
-the compiler.
+The verbs are loaded when they are first used, so that `import tvmstack` and `tvmstack --help` stay quick and never
+import the compiler.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tvmstack._version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tvmstack.driver import Artifact, bench, compile, scan, tune, verify  # noqa: A004
+    from tvmstack.driver import Artifact, bench, compile, scan, tune, verify
     from tvmstack.runtime import Session, load
 
 __all__ = ["Artifact", "Session", "__version__", "bench", "compile", "load", "scan", "tune", "verify"]

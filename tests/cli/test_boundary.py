@@ -68,7 +68,9 @@ def test_a_missing_library_is_no_traceback(monkeypatch: pytest.MonkeyPatch, caps
     assert "Traceback" not in err
 
 
-def test_ctrl_c_ends_with_130_and_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_ends_with_130_and_says_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -89,7 +91,9 @@ def test_ctrl_c_ends_with_130_and_says_what_is_kept(monkeypatch: pytest.MonkeyPa
         (["compile", "m.onnx", "-o", "x.so", "--shape", "x=a"], "whole numbers"),
     ],
 )
-def test_a_wrong_call_is_2_with_the_nearest_right_one(words: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_is_2_with_the_nearest_right_one(
+    words: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(words) == 2
     err = capsys.readouterr().err
     assert part in err
@@ -136,7 +140,9 @@ def test_a_signal_during_real_work_ends_with_130(tmp_path: Path) -> None:
         "sys.argv = ['tvmstack', 'scan', 'm.onnx']\n"
         "main()\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path.cwd())
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path.cwd()
+    )
     assert process.stdout is not None
     process.stdout.readline()
     os.kill(process.pid, signal.SIGINT)

@@ -39,13 +39,18 @@ CASES = {
     "no comparison": (["--no-verify"], {"verify": False}),
     "threads": (["--threads", "3"], {"threads": 3}),
     "device": (["--device", "cpu:haswell"], {"device": "cpu:haswell"}),
-    "nodes for onnxruntime": (["--onnxruntime-nodes", "a", "--onnxruntime-nodes", "b"], {"onnxruntime_nodes": ("a", "b")}),
+    "nodes for onnxruntime": (
+        ["--onnxruntime-nodes", "a", "--onnxruntime-nodes", "b"],
+        {"onnxruntime_nodes": ("a", "b")},
+    ),
     "frozen inputs": (["--freeze", "sr=16000", "--freeze", "gain=0.5"], {"freeze": {"sr": 16000, "gain": 0.5}}),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_compile_reads_its_options(case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compile_reads_its_options(
+    case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words, expected = CASES[case]
     seen: dict[str, Any] = {}
 
@@ -60,7 +65,9 @@ def test_compile_reads_its_options(case: str, monkeypatch: pytest.MonkeyPatch, t
     assert capsys.readouterr().out == "{}\n"
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("2m", 120), ("1.5min", 90), ("1h", 3600), (5, 5), (None, None)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("2m", 120), ("1.5min", 90), ("1h", 3600), (5, 5), (None, None)]
+)
 def test_times_are_read(text: Any, seconds: float | None) -> None:
     assert driver.seconds_from(text) == seconds
 
@@ -73,7 +80,13 @@ def test_what_is_no_time_is_refused(text: Any) -> None:
 
 @pytest.mark.parametrize(
     ("text", "part"),
-    [("x", "not NAME=VALUE"), ("x=1,b", "whole numbers"), ("x=0,3", "1 or more"), ("=3", "not NAME=VALUE"), ("x=1,,3", "whole numbers")],
+    [
+        ("x", "not NAME=VALUE"),
+        ("x=1,b", "whole numbers"),
+        ("x=0,3", "1 or more"),
+        ("=3", "not NAME=VALUE"),
+        ("x=1,,3", "whole numbers"),
+    ],
 )
 def test_a_shape_that_is_none_is_refused(text: str, part: str) -> None:
     with pytest.raises(UsageError, match=part):
@@ -91,7 +104,9 @@ def test_an_input_file_is_never_unpickled(tmp_path: Path) -> None:
         inputs_from_texts([f"x={tmp_path / 'x.npy'}"])
 
 
-def test_output_in_a_missing_folder_is_refused_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_in_a_missing_folder_is_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = run(["compile", "no-such-model.onnx", "-o", str(tmp_path / "gone" / "m.so")])
     assert code == 4
     assert "there is no folder" in capsys.readouterr().err

@@ -42,7 +42,9 @@ def test_a_compiler_that_cannot_link_is_refused_with_its_words(monkeypatch: pyte
 @pytest.mark.null
 def test_the_ffi_release_that_crashes_is_named_with_the_one_that_works() -> None:
     lines = machine.known_bad({"apache-tvm-ffi": "0.1.15.post2"})
-    assert lines == ["apache-tvm-ffi 0.1.15.post2: MetaSchedule crashes with it; pip install apache-tvm-ffi==0.1.14.post1"]
+    assert lines == [
+        "apache-tvm-ffi 0.1.15.post2: MetaSchedule crashes with it; pip install apache-tvm-ffi==0.1.14.post1"
+    ]
     assert machine.known_bad({"apache-tvm-ffi": "0.1.14.post1"}) == []
 
 

@@ -12,7 +12,9 @@ __all__ = ["bench"]
 @click.command()
 @artifact_argument
 @click.option("--model", metavar="FILE", help="The original model, for the peers.")
-@click.option("--against", metavar="NAMES", help="Peers, with commas: onnxruntime, openvino [default: onnxruntime with --model].")
+@click.option(
+    "--against", metavar="NAMES", help="Peers, with commas: onnxruntime, openvino [default: onnxruntime with --model]."
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Turns each peer gets.")
 @click.option("--seconds", type=click.FloatRange(min=0.01), default=0.5, show_default=True, help="Length of one turn.")
 @input_option

@@ -65,7 +65,9 @@ def why(
     from tvmstack.cli.output import emit
     from tvmstack.report.tuning import why_page
 
-    rows = driver.cache_why(model, shapes_from_texts(shapes), device=device, store=store, freeze=frozen_from_texts(freeze))
+    rows = driver.cache_why(
+        model, shapes_from_texts(shapes), device=device, store=store, freeze=frozen_from_texts(freeze)
+    )
     emit(rows, as_json, why_page)
 
 

@@ -33,7 +33,9 @@ __all__ = ["compile_"]
 @store_option
 @threads_option
 @onnxruntime_nodes_option
-@click.option("--verify/--no-verify", default=True, help="Compare the artifact with the original model before it is written.")
+@click.option(
+    "--verify/--no-verify", default=True, help="Compare the artifact with the original model before it is written."
+)
 @json_option
 def compile_(
     model: str,
@@ -51,8 +53,8 @@ def compile_(
 ) -> None:
     """Compile MODEL (an ONNX file) to one shared library.
 
-    Kernels are scheduled by the best records of the store, else by default schedules. With --tune or --trials more are measured
-    first; what the store already knows is not measured again.
+    Kernels are scheduled by the best records of the store, else by default schedules. With --tune or --trials more are
+    measured first; what the store already knows is not measured again.
     """
     from tvmstack import driver
     from tvmstack.cli.output import emit

@@ -39,7 +39,10 @@ store_option = click.option(
     "--store", metavar="PATH", help="Tuning records [default: $TVMSTACK_STORE or ~/.cache/tvmstack/store.db]."
 )
 threads_option = click.option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="Threads to use [default: the physical cores we may use]."
+    "--threads",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Threads to use [default: the physical cores we may use].",
 )
 shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=D,D,…", help="Fix an input's dims: --shape x=1,3,224,224."
@@ -55,7 +58,11 @@ onnxruntime_nodes_option = click.option(
     help="Give this node to onnxruntime although TVM could take it.",
 )
 input_option = click.option(
-    "--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="Feed this array; other inputs get seeded random values."
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME=FILE.npy",
+    help="Feed this array; other inputs get seeded random values.",
 )
 
 
@@ -66,7 +73,9 @@ def shapes_from_texts(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
         try:
             shapes[name] = tuple(int(d) for d in dims.split(",")) if dims else ()
         except ValueError as err:
-            raise UsageError(f"--shape {name}={dims}: dims are whole numbers with commas, like {name}=1,3,224,224") from err
+            raise UsageError(
+                f"--shape {name}={dims}: dims are whole numbers with commas, like {name}=1,3,224,224"
+            ) from err
         if any(d < 1 for d in shapes[name]):
             raise UsageError(f"--shape {name}={dims}: every dim must be 1 or more")
     return shapes

@@ -12,15 +12,28 @@ __all__ = ["profile"]
 @click.command()
 @artifact_argument
 @input_option
-@click.option("--repeats", type=click.IntRange(min=1), default=20, show_default=True, help="Inferences to average over.")
-@click.option("--peaks/--no-peaks", default=True, help="Measure the machine's peaks first (about 3 s) to set kernels against.")
+@click.option(
+    "--repeats", type=click.IntRange(min=1), default=20, show_default=True, help="Inferences to average over."
+)
+@click.option(
+    "--peaks/--no-peaks", default=True, help="Measure the machine's peaks first (about 3 s) to set kernels against."
+)
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show only the N costliest kernels.")
 @threads_option
 @json_option
 def profile(
-    artifact: str, inputs: tuple[str, ...], repeats: int, peaks: bool, top: int | None, threads: int | None, as_json: bool
+    artifact: str,
+    inputs: tuple[str, ...],
+    repeats: int,
+    peaks: bool,
+    top: int | None,
+    threads: int | None,
+    as_json: bool,
 ) -> None:
-    """Show where ARTIFACT's time goes: per kernel its time, share, GFLOP/s, GB/s, share of the machine's peak, and owner."""
+    """Show where ARTIFACT's time goes.
+
+    A row a kernel: its time, share, GFLOP/s, GB/s, share of the machine's peak, and who owns it.
+    """
     from tvmstack import driver
     from tvmstack.cli.output import emit
     from tvmstack.report.timing import profile_page

@@ -61,7 +61,14 @@ def _live(seconds: float | None, trials: int | None) -> Iterator[Callable[[Any],
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = ("tuning", BarColumn(24), TimeElapsedColumn(), "left", TimeRemainingColumn(), TextColumn("{task.description}"))
+    columns = (
+        "tuning",
+        BarColumn(24),
+        TimeElapsedColumn(),
+        "left",
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=seconds or trials)
         yield lambda state: _advance(bar, task, state, seconds)

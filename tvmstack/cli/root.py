@@ -28,7 +28,7 @@ __all__ = ["root"]
 @click.option("-v", "--verbose", count=True, help="Say more on stderr: -v what each part does, -vv with its name.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors and warnings.")
 def root(verbose: int, quiet: bool) -> None:
-    """Compile a neural network to one tuned, checked, self-describing shared library, and run it.
+    r"""Compile a neural network to one tuned, checked, self-describing shared library, and run it.
 
     \b
     tvmstack compile model.onnx -o model.so --tune 2m

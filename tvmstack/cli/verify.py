@@ -15,10 +15,10 @@ __all__ = ["verify"]
 @threads_option
 @json_option
 def verify(artifact: str, model: str | None, threads: int | None, as_json: bool) -> None:
-    """Compare ARTIFACT with the original model on random and edge inputs; exit with 7 and the difference where it differs.
+    """Compare ARTIFACT with the original model.
 
-    Without --model the artifact's own reference answers are compared, which shows whether this machine gives what the building
-    machine gave.
+    Random and edge inputs are fed to both; exits with 7 and the difference where they differ. Without --model the
+    artifact's own reference answers are compared: does this machine give what the building machine gave?
     """
     from tvmstack import driver
     from tvmstack.cli.output import emit

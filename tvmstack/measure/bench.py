@@ -114,7 +114,9 @@ class _Peer:
         self.version = self._ask(self._request)["version"]
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with contextlib.suppress(BrokenPipeError):
             if self._process.stdin:
                 self._process.stdin.close()
@@ -150,7 +152,10 @@ class _Peer:
         status = self._process.wait()
         self._errors.seek(0)
         words = self._errors.read().strip().splitlines()
-        return {"error": f"its process ended with status {status}: {words[-1] if words else 'no output'}", "class": "BackendError"}
+        return {
+            "error": f"its process ended with status {status}: {words[-1] if words else 'no output'}",
+            "class": "BackendError",
+        }
 
     def result(self) -> PeerResult:
         return PeerResult(self.spec.name, self.version, summarise(self.samples), tuple(self.rounds), self.peak_rss)

@@ -17,7 +17,7 @@ __all__ = ["describe_arrays", "fill_inputs", "random_array", "save_arrays"]
 
 
 def random_array(spec: TensorSpec, seed: int = 0) -> np.ndarray:
-    """Return seeded values for a static spec: normal for floats, 0 and 1 for integers (valid as token ids and as masks)."""
+    """Return seeded values for a static spec: normal floats, integers of 0 and 1 (valid as token ids and masks)."""
     rng = np.random.default_rng([seed, *spec.name.encode()])
     shape = tuple(d if isinstance(d, int) else 1 for d in spec.shape)
     dtype = np.dtype(spec.dtype)

@@ -20,7 +20,17 @@ from tvmstack.measure.peaks import measure_peaks
 
 __all__ = ["KNOWN_BAD", "check_linker", "examine", "find_compiler", "known_bad", "require_linker"]
 
-_NEEDED = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "SQLAlchemy", "psutil")
+_NEEDED = (
+    "apache-tvm",
+    "apache-tvm-ffi",
+    "numpy",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "onnxruntime",
+    "SQLAlchemy",
+    "psutil",
+)
 _OPTIONAL = {
     "torch": "compiling torch.export programs: pip install 'tvmstack[torch]'",
     "openvino": "as a peer of `tvmstack bench`: pip install 'tvmstack[bench]'",
@@ -42,7 +52,7 @@ def find_compiler() -> str | None:
 
 
 def check_linker() -> Verdict:
-    """Link an empty shared library, which takes some 30 ms, so that a missing compiler is known before any long work."""
+    """Link an empty shared library (30 ms), so that a missing compiler is known before any long work."""
     compiler = find_compiler()
     if compiler is None:
         named = os.environ.get("CXX") or os.environ.get("CC")
@@ -53,7 +63,10 @@ def check_linker() -> Verdict:
         done = subprocess.run(command, input="int tvmstack_probe;\n", capture_output=True, text=True, check=False)
     if done.returncode:
         words = done.stderr.strip().splitlines()
-        return Verdict.no(f"{compiler} cannot link a shared library: {words[-1] if words else 'no output'}", "install g++ and binutils")
+        return Verdict.no(
+            f"{compiler} cannot link a shared library: {words[-1] if words else 'no output'}",
+            "install g++ and binutils",
+        )
     return Verdict.yes()
 
 

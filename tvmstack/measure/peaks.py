@@ -1,7 +1,7 @@
 """What the machine can do at most, measured: floating-point multiply-adds and memory traffic.
 
-FMA: a kernel of independent accumulators that stay in vector registers, built by TVM's LLVM in a process of its own (no C
-compiler is needed, and this room never imports TVM). Where TVM is absent: numpy's matrix product, which gives less.
+FMA: a kernel of independent accumulators that stay in vector registers, built by TVM's LLVM in a process of its own (no
+C compiler is needed, and this room never imports TVM). Where TVM is absent: numpy's matrix product, which gives less.
 Memory: large copies by numpy, one thread a core; bytes read and bytes written both count.
 """
 

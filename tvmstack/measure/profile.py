@@ -72,7 +72,9 @@ def profile_rows(session: Any, inputs: Mapping[str, np.ndarray], peaks: Peaks | 
     return ProfileReport(tuple(sorted(rows, key=lambda r: -r.seconds)), total, peaks)
 
 
-def _row(name: str, seconds: float, calls: int, total: float, fact: Mapping[str, Any], peaks: Peaks | None) -> KernelRow:
+def _row(
+    name: str, seconds: float, calls: int, total: float, fact: Mapping[str, Any], peaks: Peaks | None
+) -> KernelRow:
     region = name.startswith(_REGION)
     rate = calls / seconds / 1e9 if seconds > 0 else 0.0
     gflops, gbytes = fact.get("flops", 0.0) * rate, fact.get("bytes", 0.0) * rate

@@ -1,4 +1,4 @@
-"""Summaries of timings. Medians throughout: on a shared machine the mean says more about the neighbours than about the code."""
+"""Summaries of timings. Medians throughout: on a shared machine a mean says more about the neighbours than the code."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Terminal text for results. Each function takes a result's plain data (what `--json` prints) and gives back a renderable."""
+"""Terminal text for results. Each function takes plain data (what `--json` prints) and gives back a renderable."""

@@ -1,4 +1,4 @@
-"""Pages about artifacts: what was built, what one says of itself, whether it fits, whether it is right, what it gave."""
+"""Pages about artifacts: what was built, what one says of itself, whether it fits, is right, and what it gave."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def verification_line(result: Mapping[str, Any] | None) -> str:
     """Return one line on how a comparison went."""
     if not result:
         return "no (--no-verify)"
-    words = f"{count(result.get('cases', 0), 'input set')}, largest difference {result.get('worst', 0.0):.2g} of the largest output"
+    sets, worst = count(result.get("cases", 0), "input set"), result.get("worst", 0.0)
+    words = f"{sets}, largest difference {worst:.2g} of the largest output"
     return f"{words}, allowed {result['tolerance']:.0e}" if "tolerance" in result else words
 
 
@@ -57,7 +58,9 @@ def manifest_page(data: Mapping[str, Any], kernels: bool) -> RenderableType:
     table.add_row("made", f"{data['created']} by tvmstack {data['versions'].get('tvmstack', '?')}")
     table.add_row("versions", ", ".join(f"{k} {v}" for k, v in data["versions"].items() if k != "tvmstack"))
     table.add_row("model", f"{data['source']['name']} (sha256 {data['source']['digest'][:16]}…)")
-    table.add_row("device", f"{data['device']['name']}; id {data['device']['id']}; needs {' '.join(data['device']['features'])}")
+    table.add_row(
+        "device", f"{data['device']['name']}; id {data['device']['id']}; needs {' '.join(data['device']['features'])}"
+    )
     table.add_row("inputs", _specs(data["inputs"]))
     table.add_row("outputs", _specs(data["outputs"]))
     table.add_row("nodes", _owners(data["plan"]["tvm_nodes"], data["plan"]["regions"]))
@@ -89,7 +92,13 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> Table:
     for k in rows:
         measured = f"{k['median_us']:.1f} µs" if k.get("median_us") else ""
         table.add_row(
-            k["name"], str(k["calls"]), k["template"], k["source"], measured, f"{k['flops'] / 1e6:.2f}", ", ".join(k.get("nodes", ()))
+            k["name"],
+            str(k["calls"]),
+            k["template"],
+            k["source"],
+            measured,
+            f"{k['flops'] / 1e6:.2f}",
+            ", ".join(k.get("nodes", ())),
         )
     return table
 

@@ -27,7 +27,9 @@ def machine_page(facts: Mapping[str, Any]) -> RenderableType:
 
 def _rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     device = facts["device"]
-    caches = ", ".join(f"{name} {size(value)}" for name, value in zip(("L1d", "L2", "L3"), device["caches"], strict=True) if value)
+    caches = ", ".join(
+        f"{name} {size(value)}" for name, value in zip(("L1d", "L2", "L3"), device["caches"], strict=True) if value
+    )
     rows = [
         ("tvmstack", f"{facts['tvmstack']}, Python {facts['python']}, {facts['system']}"),
         ("packages", ", ".join(f"{n} {v or 'MISSING'}" for n, v in facts["versions"].items())),
@@ -39,7 +41,13 @@ def _rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if facts["peaks"]:
         peaks = facts["peaks"]
-        rows.append(("peaks", f"{peaks['gflops']:.0f} GFLOP/s fp32 ({peaks['method']}), {peaks['gbytes']:.1f} GB/s, {peaks['threads']} threads"))
+        rows.append(
+            (
+                "peaks",
+                f"{peaks['gflops']:.0f} GFLOP/s fp32 ({peaks['method']}), {peaks['gbytes']:.1f} GB/s, "
+                f"{peaks['threads']} threads",
+            )
+        )
     for name, fact in facts["optional"].items():
         rows.append((name, fact["version"] or f"not installed; {fact['for']}"))
     return rows

@@ -47,7 +47,12 @@ def profile_page(data: Mapping[str, Any], top: int | None) -> RenderableType:
     table = Table(title=title, title_justify="left")
     for name in ("kernel", "owner", "schedule", "time", "share", "calls", "GFLOP/s", "GB/s", "of peak", "nodes"):
         fold = name in ("kernel", "nodes")
-        table.add_column(name, justify="left" if fold or name in ("owner", "schedule") else "right", overflow="ellipsis", no_wrap=True)
+        table.add_column(
+            name,
+            justify="left" if fold or name in ("owner", "schedule") else "right",
+            overflow="ellipsis",
+            no_wrap=True,
+        )
     rows = data["kernels"][:top]
     for row in rows:
         table.add_row(*_profile_row(row))
