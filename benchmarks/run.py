@@ -114,7 +114,8 @@ def page(result: dict[str, Any]) -> str:
         f"apache-tvm {versions['apache-tvm']}, onnxruntime {versions['onnxruntime']}. fp32, batch 1.",
         "",
         "Medians; each program in its own process, in turns (docs/explanation/how-it-measures.md). "
-        "The ratio is our time over onnxruntime's, the median of the rounds with the lowest and the highest in brackets: below 1 we are faster.",
+        "The ratio is our time over onnxruntime's, the median of the rounds with the lowest and the "
+        "highest in brackets: below 1 we are faster.",
         "",
         "| model | onnxruntime ms | untuned ms | ratio | tuned ms | ratio | trials |",
         "|---|---|---|---|---|---|---|",

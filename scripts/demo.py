@@ -27,6 +27,7 @@ class Demo:
         self.started = time.perf_counter()
 
     def step(self, title: str) -> None:
+        """Show a heading."""
         print(f"\n── {title} {'─' * max(1, 90 - len(title))}", flush=True)
 
     def tvmstack(self, *words: str) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def main() -> int:
         "tuned": f"{milliseconds(after, 0):.2f} ms, {share(after):.2f} of onnxruntime's time",
         "tuning": f"{spent} trials in {budget:.0f} s ({spent / budget:.1f} a second)",
         "rebuild": f"{second:.1f} s from the store, {first / second:.0f}x faster than the tuned build",
-        "whole demo": f"{time.perf_counter() - demo.started:.0f} s; all files are in {folder.relative_to(CACHE.parent)}",
+        "whole demo": f"{time.perf_counter() - demo.started:.0f} s; files in {folder.relative_to(CACHE.parent)}",
     }
     for title, text in rows.items():
         print(f"{title:12} {text}")

@@ -112,7 +112,7 @@ class _Prepared:
     seconds: dict[str, float]
 
 
-def compile(  # noqa: A001 - the verb of the command line
+def compile(
     model: Any,
     shapes: Shapes = None,
     device: str | Device | None = None,
@@ -159,7 +159,11 @@ def compile(  # noqa: A001 - the verb of the command line
 
 
 def _prepare(
-    model: Any, shapes: Shapes, device: str | Device | None, onnxruntime_nodes: Collection[str], freeze: Mapping[str, Any] | None
+    model: Any,
+    shapes: Shapes,
+    device: str | Device | None,
+    onnxruntime_nodes: Collection[str],
+    freeze: Mapping[str, Any] | None,
 ) -> _Prepared:
     from tvmstack.frontend import load_model
     from tvmstack.graph import repair
@@ -228,7 +232,9 @@ def check_output(path: Path, model: Path | None = None) -> None:
     need = 2 * (model.stat().st_size if model and model.is_file() else 0) + _SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if free < need:
-        raise SetupError(f"cannot write {path}: about {need >> 20} MiB are needed and {free >> 20} MiB are free in {folder}")
+        raise SetupError(
+            f"cannot write {path}: about {need >> 20} MiB are needed and {free >> 20} MiB are free in {folder}"
+        )
 
 
 def _disk_words(err: OSError) -> str:
@@ -261,7 +267,9 @@ def _context(prepared: _Prepared) -> Any:
     return KeyContext.current(prepared.device, prepared.lowered.pipeline.digest)
 
 
-def _tune(prepared: _Prepared, records: Any, seconds: float | None, trials: int | None, progress: Progress) -> dict[str, Any]:
+def _tune(
+    prepared: _Prepared, records: Any, seconds: float | None, trials: int | None, progress: Progress
+) -> dict[str, Any]:
     from tvmstack.tuning import tune as tune_kernels
 
     lowered = prepared.lowered
@@ -328,3 +336,100 @@ def _build(prepared: _Prepared, chosen: _Chosen, threads: int | None) -> Artifac
     except OSError as err:
         raise SetupError(f"cannot build in {folder.name}: {_disk_words(err)}; TMPDIR names another place") from err
     return Artifact(path, written or manifest, _report(prepared, chosen, path, manifest), folder)
+
+
+def tune(
+    model: Any,
+    shapes: Shapes = None,
+    device: str | Device | None = None,
+    tune: float | str | None = None,
+    trials: int | None = None,
+    store: str | Path | None = None,
+    onnxruntime_nodes: Collection[str] = (),
+    progress: Progress = None,
+    freeze: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Measure schedules for a model's kernels into the store and build nothing; see `compile` for the arguments.
+
+    Returns:
+        What was tried and gained, kernel by kernel, as plain data.
+
+    Raises:
+        UsageError: neither `tune` nor `trials` says how much.
+    """
+    seconds = seconds_from(tune)
+    if not seconds and not trials:
+        raise UsageError("say how much to tune: a time (tune='5m') or a number of trials")
+    prepared = _prepare(model, shapes, device, onnxruntime_nodes, freeze)
+    with _records(store) as records:
+        return _tune(prepared, records, seconds, trials, progress)
+
+
+def bench(
+    artifact: str | Path,
+    model: str | Path | None = None,
+    against: Sequence[str] | None = None,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    threads: int | None = None,
+    rounds: int = 7,
+    seconds: float = 0.5,
+    progress: Callable[[str], None] | None = None,
+) -> BenchReport:
+    """Time an artifact against other runtimes on the same inputs and threads; see `tvmstack.measure.bench`.
+
+    Args:
+        artifact: the `.so`.
+        model: the original model, which the peers load.
+        against: names of peers; None for onnxruntime where there is a model, else none.
+        inputs: what to feed; seeded random values where an input is left out.
+        threads: None for what the artifact was built for.
+        rounds: turns each program gets.
+        seconds: length of one turn.
+        progress: called with a line before each round.
+    """
+    from tvmstack.artifact.manifest import read_manifest
+    from tvmstack.measure.bench import PeerSpec
+    from tvmstack.measure.bench import bench as measure
+    from tvmstack.measure.feed import fill_inputs
+    from tvmstack.measure.peer import PEERS
+
+    names = list(against) if against is not None else ["onnxruntime"] if model else []
+    for name in names:
+        if name not in PEERS:
+            raise UsageError(f"unknown peer {name!r}; {nearest(name, PEERS)}")
+    if names and model is None:
+        raise UsageError(f"{', '.join(names)} needs the original model: add --model FILE")
+    if model is not None and not Path(model).is_file():
+        raise UsageError(f"there is no file {model}")
+    manifest = read_manifest(Path(artifact))
+    peers = [PeerSpec("tvmstack", str(artifact))] + [PeerSpec(name, str(model)) for name in names]
+    feed = fill_inputs(manifest.inputs, inputs or {})
+    count = threads or manifest.threads
+    return measure(
+        peers, feed, threads=count, device=detect_device().id, rounds=rounds, seconds=seconds, progress=progress
+    )
+
+
+def profile(
+    artifact: str | Path,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    repeats: int = 20,
+    peaks: bool = True,
+    threads: int | None = None,
+) -> ProfileReport:
+    """Time an artifact kernel by kernel, against the machine's measured peaks where `peaks` is on."""
+    from tvmstack.measure.feed import fill_inputs
+    from tvmstack.measure.peaks import measure_peaks
+    from tvmstack.measure.profile import profile_rows
+    from tvmstack.runtime import load
+
+    session = load(artifact, threads=threads)
+    limits = measure_peaks(threads or session.manifest.threads) if peaks else None
+    return profile_rows(session, fill_inputs(session.inputs, inputs or {}), limits, repeats)
+
+
+def check(artifact: str | Path) -> list[dict[str, Any]]:
+    """Return one row for each thing that must hold for an artifact on this machine, executing nothing of it."""
+    from tvmstack.artifact import check as check_artifact
+
+    return [row.to_json() for row in check_artifact(Path(artifact))]

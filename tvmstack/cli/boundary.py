@@ -64,8 +64,8 @@ def _missing_library(err: ImportError) -> int:
 def _internal_error() -> int:
     traceback.print_exc()
     _say(
-        "this is a mistake in tvmstack, not in your model or call. Please report it in the project's issue tracker with "
-        "the text above, the command and the output of `tvmstack doctor --json`"
+        "this is a mistake in tvmstack, not in your model or call. Please report it in the project's issue tracker "
+        "with the text above, the command and the output of `tvmstack doctor --json`"
     )
     return INTERNAL_ERROR
 

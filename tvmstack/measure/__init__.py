@@ -1,1 +1,1 @@
-"""Timing with statistics, peers in their own processes, machine peaks, profiles. Knows artifacts, never the compiler."""
+"""Timing with statistics, peers in processes of their own, machine peaks, profiles. Never imports the compiler."""

@@ -98,7 +98,7 @@ class _Peer:
         self.rounds: list[float] = []
         self.peak_rss = 0
         self.version = ""
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the peer
         env = dict(os.environ, TVM_NUM_THREADS=str(threads), OMP_NUM_THREADS=str(threads))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tvmstack.measure.peer"],

@@ -1,4 +1,4 @@
-"""`python -m tvmstack.measure.fma THREADS`: print the fp32 peak as JSON. It runs apart, since it imports the compiler."""
+"""`python -m tvmstack.measure.fma THREADS`: print the fp32 peak as JSON. It runs apart: it needs the compiler."""
 
 from __future__ import annotations
 
