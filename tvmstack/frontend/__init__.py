@@ -1,0 +1,9 @@
+"""From what a user has (a file, bytes, a ModelProto, a torch program) to a `Model`, and who could run its nodes.
+
+This room knows nothing of TVM.
+"""
+
+from tvmstack.frontend.load import load_model, save_onnx
+from tvmstack.frontend.scan import ScanReport, ScanRow, scan
+
+__all__ = ["ScanReport", "ScanRow", "load_model", "save_onnx", "scan"]

@@ -1,0 +1,135 @@
+"""`scan`: who can run each node, why not TVM, and what would help; before any work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvmstack.core.model import Model, TensorSpec
+from tvmstack.core.verdict import Verdict
+from tvmstack.frontend.load import load_model
+from tvmstack.frontend.shapes import option_for
+from tvmstack.graph import repair
+from tvmstack.graph.evaluate import refusal_of
+from tvmstack.partition.grouping import group_foreign
+from tvmstack.partition.verdicts import judge
+
+__all__ = ["ScanReport", "ScanRow", "scan"]
+
+
+@dataclass(frozen=True)
+class ScanRow:
+    """One node of the repaired model.
+
+    Attributes:
+        name: its name.
+        op: its operator.
+        domain: the operator's domain, empty for the standard one.
+        owner: who will run it: "tvm", "onnxruntime", or "none" where neither can.
+        verdict: what TVM says to it.
+    """
+
+    name: str
+    op: str
+    domain: str
+    owner: str
+    verdict: Verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as plain data."""
+        return {
+            "name": self.name,
+            "op": self.op,
+            "domain": self.domain,
+            "owner": self.owner,
+            "reason": self.verdict.reason,
+            "hint": self.verdict.hint,
+        }
+
+
+@dataclass(frozen=True)
+class ScanReport:
+    """What a compilation of the model would look like.
+
+    Attributes:
+        source: the model's name.
+        inputs: its inputs, dynamic dims by name.
+        outputs: its outputs.
+        rows: the nodes left after repair.
+        regions: how many onnxruntime regions they would form.
+        changes: what repair changed.
+        open_dims: for each input with dynamic dims, the --shape option that fixes them.
+    """
+
+    source: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    rows: tuple[ScanRow, ...]
+    regions: int
+    changes: tuple[str, ...]
+    open_dims: tuple[str, ...]
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Nodes by owner."""
+        counts = Counter(row.owner for row in self.rows)
+        return {owner: counts[owner] for owner in ("tvm", "onnxruntime", "none")}
+
+    @property
+    def refused(self) -> tuple[ScanRow, ...]:
+        """The rows TVM does not run."""
+        return tuple(row for row in self.rows if row.owner != "tvm")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            "source": self.source,
+            "inputs": [s.to_json() for s in self.inputs],
+            "outputs": [s.to_json() for s in self.outputs],
+            "nodes": [row.to_json() for row in self.rows],
+            "totals": self.totals,
+            "regions": self.regions,
+            "changes": list(self.changes),
+            "open_dims": list(self.open_dims),
+        }
+
+
+def scan(
+    model_source: Any,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    sample_inputs: Any = None,
+    *,
+    freeze: Mapping[str, Any] | None = None,
+) -> ScanReport:
+    """Load and repair a model and say for each node who would run it. Dynamic dims may stay open.
+
+    Raises:
+        ModelError: the model cannot be read.
+        UsageError: shapes or frozen values do not fit.
+    """
+    loaded = load_model(model_source, shapes, sample_inputs, freeze=freeze, allow_dynamic=True)
+    model = repair(loaded)
+    verdicts = judge(model)
+    nodes = list(model.graph.graph)
+    refused = {n for n in nodes if not verdicts[n.name or ""]}
+    groups = group_foreign(nodes, refused)
+    foreign = {n for group in groups for n in group}
+    lost = {n: reason for n in foreign if (reason := refusal_of(n, model.graph.graph.opset_imports))}
+    rows = []
+    for node in nodes:
+        owner = "none" if node in lost else "onnxruntime" if node in foreign else "tvm"
+        verdict = verdicts[node.name or ""]
+        if owner == "none":
+            verdict = Verdict.no(f"neither TVM nor onnxruntime knows it: {lost[node].splitlines()[0]}")
+        elif owner == "onnxruntime" and verdict:
+            verdict = Verdict.no("TVM could take it, but it stands between nodes of a region")
+        rows.append(ScanRow(node.name or "", node.op_type, node.domain, owner, verdict))
+    return ScanReport(
+        model.source, model.inputs, model.outputs, tuple(rows), len(groups), model.changes, _open_dims(model)
+    )
+
+
+def _open_dims(model: Model) -> tuple[str, ...]:
+    return tuple(option_for(v) for v in model.graph.graph.inputs if any(not isinstance(d, int) for d in v.shape or ()))

@@ -1,0 +1,142 @@
+"""`make_plan`: the graph with each region as one node, and why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx
+import onnx_ir
+import onnxruntime
+
+from tvmstack.core.errors import ModelError, nearest
+from tvmstack.core.model import Model
+from tvmstack.core.verdict import Verdict
+from tvmstack.graph.evaluate import refusal_of, session_options
+from tvmstack.partition.grouping import group_foreign
+from tvmstack.partition.region import Region, cut
+from tvmstack.partition.verdicts import judge
+
+__all__ = ["Plan", "Region", "make_plan"]
+
+REGION_DOMAIN = "tvmstack"
+_LOG = logging.getLogger(__name__)
+_JOINED = Verdict.no("TVM could take it, but it stands between nodes of a region")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who runs what.
+
+    Attributes:
+        model: the model in which each region is one node: "Region" of domain "tvmstack", with the attribute `digest`.
+        regions: in an order they can run in.
+        verdicts: node name (before regions were cut) to whether TVM runs it, and why not.
+    """
+
+    model: Model
+    regions: tuple[Region, ...]
+    verdicts: Mapping[str, Verdict]
+
+
+def make_plan(model: Model, force_onnxruntime: Collection[str] = ()) -> Plan:
+    """Decide who runs each node of a repaired model and cut the regions; `model` stays as it is.
+
+    Args:
+        model: as `graph.repair` leaves it.
+        force_onnxruntime: names of nodes to keep from TVM.
+
+    Raises:
+        ModelError: neither TVM nor onnxruntime takes a node, or a region is too large.
+        UsageError: `force_onnxruntime` names no node.
+    """
+    verdicts = judge(model, force_onnxruntime)
+    graph = model.graph.clone()
+    planned = replace(model, graph=graph)
+    nodes = list(graph.graph)
+    foreign = {n for n in nodes if not verdicts[n.name or ""]}
+    regions = []
+    for group in group_foreign(nodes, foreign):
+        for node in group:
+            if verdicts[node.name or ""]:
+                verdicts[node.name or ""] = _JOINED
+        reasons = [f"{n.op_type}: {verdicts[n.name or ''].reason}" for n in group if n in foreign]
+        region, inputs, outputs = cut(planned, group, reasons)
+        _check(region, group, graph)
+        _insert(graph.graph, group, region, inputs, outputs)
+        regions.append(region)
+    graph.graph.sort()
+    if regions:
+        graph.opset_imports[REGION_DOMAIN] = 1
+    _drop_unused_weights(graph.graph)
+    _LOG.info("TVM takes %d of %d nodes, %d regions", sum(map(bool, verdicts.values())), len(verdicts), len(regions))
+    return Plan(planned, tuple(regions), verdicts)
+
+
+def _insert(
+    graph: onnx_ir.Graph,
+    group: Sequence[onnx_ir.Node],
+    region: Region,
+    inputs: Sequence[onnx_ir.Value],
+    outputs: Sequence[onnx_ir.Value],
+) -> None:
+    node = onnx_ir.node(
+        "Region",
+        list(inputs),
+        {"digest": region.digest},
+        domain=REGION_DOMAIN,
+        num_outputs=len(outputs),
+        name=f"region_{region.digest}",
+    )
+    graph.append(node)
+    for old, new in zip(outputs, node.outputs, strict=True):
+        name = old.name
+        new.type, new.shape = old.type, old.shape
+        old.name = f"{name}__in_region"
+        new.name = name
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+    # Users inside the region were moved to the new values as well; they go as one.
+    graph.remove(group, safe=False)
+
+
+def _drop_unused_weights(graph: onnx_ir.Graph) -> None:
+    outputs = set(graph.outputs)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and value not in outputs:
+            graph.initializers.pop(name)
+
+
+def _check(region: Region, group: Sequence[onnx_ir.Node], model: onnx_ir.Model) -> None:
+    """Ask onnxruntime whether it takes the region.
+
+    Raises:
+        ModelError: naming the node at fault.
+    """
+    try:
+        onnxruntime.InferenceSession(region.model, session_options(), providers=["CPUExecutionProvider"])
+    except Exception as err:
+        culprit = next(((n, why) for n in group if (why := _refusal(n, model))), None)
+        if culprit is None:
+            raise ModelError(f"onnxruntime refuses the region from {group[0].name} on: {_line(err)}") from err
+        node, reason = culprit
+        raise ModelError(f"nothing can run node {node.name} ({_operator(node)}): {reason}") from err
+
+
+def _refusal(node: onnx_ir.Node, model: onnx_ir.Model) -> str:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    known = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain}
+    refusal = refusal_of(node, model.graph.opset_imports)
+    if refusal and domain == "" and node.op_type not in known:
+        return f"ONNX has no operator {node.op_type}; {nearest(node.op_type, known) if len(known) < 400 else ''}".rstrip("; ")
+    return _line(refusal) if refusal else ""
+
+
+def _operator(node: onnx_ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _line(problem: Any) -> str:
+    text = str(problem).strip().splitlines() or [type(problem).__name__]
+    return text[0].split(" : ")[-1][:300]

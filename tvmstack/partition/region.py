@@ -1,0 +1,128 @@
+"""A region: a piece of the graph as an ONNX model of its own, which onnxruntime runs inside the artifact."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir
+
+from tvmstack.core.errors import ModelError
+from tvmstack.core.model import Model, TensorSpec
+from tvmstack.graph.values import captured_values, spec_of
+
+__all__ = ["Region", "cut"]
+
+_PROTOBUF_LIMIT = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Region:
+    """What onnxruntime runs in one call.
+
+    Attributes:
+        digest: the first 16 hex digits of the model's sha256; its name in the program.
+        model: a whole ONNX model, weights inside; inputs and outputs are named as in the graph.
+        inputs: what it is fed.
+        outputs: what it gives.
+        nodes: names of the graph's nodes it holds.
+        reasons: why these are not TVM's, each reason once.
+    """
+
+    digest: str
+    model: bytes
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    nodes: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def cut(model: Model, nodes: Sequence[onnx_ir.Node], reasons: Sequence[str]) -> tuple[Region, list[onnx_ir.Value], list[onnx_ir.Value]]:
+    """Return the region that the nodes form, and the graph's values it reads and writes.
+
+    Raises:
+        ModelError: the region is over 2 GB.
+    """
+    inputs, weights, outputs = _border(nodes)
+    data = _serialize(model, nodes, inputs, weights, outputs)
+    region = Region(
+        hashlib.sha256(data).hexdigest()[:16],
+        data,
+        tuple(spec_of(v) for v in inputs),
+        tuple(spec_of(v) for v in outputs),
+        tuple(n.name or "" for n in nodes),
+        tuple(dict.fromkeys(reasons)),
+    )
+    return region, inputs, outputs
+
+
+def _border(
+    nodes: Sequence[onnx_ir.Node],
+) -> tuple[list[onnx_ir.Value], list[onnx_ir.Value], list[onnx_ir.Value]]:
+    inside = set(nodes)
+    made = {v for n in nodes for v in n.outputs}
+    read: dict[onnx_ir.Value, None] = {}
+    for node in nodes:
+        for value in (*node.inputs, *captured_values(node)):
+            if value is not None and value.name != "" and value not in made:
+                read[value] = None
+    inputs = [v for v in read if not v.is_initializer()]
+    weights = [v for v in read if v.is_initializer()]
+    outputs = [v for n in nodes for v in n.outputs if v.name and (v.is_graph_output() or _used_outside(v, inside))]
+    return inputs, weights, outputs
+
+
+def _used_outside(value: onnx_ir.Value, inside: set[onnx_ir.Node]) -> bool:
+    return any(_main_node(user) not in inside for user in value.consumers())
+
+
+def _main_node(node: onnx_ir.Node) -> onnx_ir.Node:
+    """Return the node of the main graph that holds this one, itself where it stands there."""
+    while isinstance(node.graph, onnx_ir.Graph) and (parent := getattr(node.graph, "parent_node", None)) is not None:
+        node = parent
+    return node
+
+
+def _serialize(
+    model: Model,
+    nodes: Sequence[onnx_ir.Node],
+    inputs: Sequence[onnx_ir.Value],
+    weights: Sequence[onnx_ir.Value],
+    outputs: Sequence[onnx_ir.Value],
+) -> bytes:
+    size = sum(w.const_value.nbytes for w in weights if w.const_value is not None)
+    if size > _PROTOBUF_LIMIT:
+        raise ModelError(
+            f"{model.source}: the {len(nodes)} nodes from {nodes[0].name} on, which onnxruntime would run, hold {size >> 20} MB "
+            "of weights; a region can hold 2 GB at most"
+        )
+    proto = onnx.ModelProto(ir_version=min(model.graph.ir_version, 10), producer_name="tvmstack")
+    used = {n.domain for n in nodes} | {n.domain for top in nodes for n in _inner(top)}
+    for domain, version in sorted(model.graph.opset_imports.items()):
+        if domain in used or domain in ("", "ai.onnx"):
+            proto.opset_import.append(onnx.helper.make_opsetid(domain, version))
+    proto.graph.name = "region"
+    proto.graph.node.extend(onnx_ir.serde.serialize_node(n) for n in nodes)
+    proto.graph.input.extend(onnx_ir.serde.serialize_value(v) for v in inputs)
+    proto.graph.output.extend(onnx_ir.serde.serialize_value(v) for v in outputs)
+    for value in weights:
+        assert value.const_value is not None
+        proto.graph.initializer.append(_tensor(value))
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _tensor(value: onnx_ir.Value) -> onnx.TensorProto:
+    """Return the weight with its data inside, also where the model keeps it in a file."""
+    tensor = value.const_value
+    assert tensor is not None
+    if tensor.dtype == onnx_ir.DataType.STRING:
+        return onnx_ir.serde.serialize_tensor(tensor)
+    return onnx.TensorProto(name=value.name, data_type=int(tensor.dtype), dims=list(tensor.shape.numpy()), raw_data=tensor.tobytes())
+
+
+def _inner(node: onnx_ir.Node) -> list[onnx_ir.Node]:
+    from tvmstack.graph.values import subgraphs_of
+
+    return [n for body in subgraphs_of(node) for n in body.all_nodes()]
