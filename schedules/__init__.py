@@ -7,6 +7,7 @@ what those cannot take is left to MetaSchedule's own sketches.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from tvmstack.core.device import Device
@@ -16,6 +17,11 @@ from tvmstack.schedules.cpu import TEMPLATES, template_for
 from tvmstack.schedules.cpu.blocks import Template, open_schedule
 
 __all__ = ["VERSION", "apply", "default_choice", "space", "template_name"]
+
+log = logging.getLogger(__name__)
+
+# Templates that serve any kernel.
+_ANY = ("generic", "as_written", "meta_schedule")
 
 VERSION = "1"
 """Raised when a template changes what a decision means; part of every record's key."""
@@ -32,9 +38,17 @@ def space(func: Any, device: Device) -> dict[str, list[int]]:
 
 
 def default_choice(func: Any, device: Device) -> Choice:
-    """Return the choice an untuned build uses."""
+    """Return the choice an untuned build uses: the template's, else a generic one, else the function as written."""
     template = template_for(func)
-    return Choice(template.name, template.default(open_schedule(func), device))
+    for name in (template.name, "generic", "as_written"):
+        choice = Choice(name, TEMPLATES[name].default(open_schedule(func), device))
+        try:
+            apply(func, choice, device)
+        except TuningError as err:
+            log.warning("%s: %s; trying the next", func.attrs["global_symbol"], err)
+        else:
+            return choice
+    raise TuningError(f"kernel {func.attrs['global_symbol']} cannot be scheduled, not even as it is written")
 
 
 def apply(func: Any, choice: Choice, device: Device) -> Any:
@@ -56,6 +70,6 @@ def apply(func: Any, choice: Choice, device: Device) -> Any:
 
 
 def _named(choice: Choice, func: Any) -> Template:
-    if choice.template in TEMPLATES and choice.template in ("generic", "meta_schedule", template_for(func).name):
+    if choice.template in TEMPLATES and choice.template in (*_ANY, template_for(func).name):
         return TEMPLATES[choice.template]
     raise TuningError(f"schedule template {choice.template!r} does not serve this kernel ({template_name(func)})")

@@ -185,22 +185,21 @@ def _inlined(sch: Any, block: Any) -> bool:
 
 
 def _reduction(sch: Any, block: Any, loops: list[Any], kinds: list[int], width: int) -> None:
-    """Data-parallel loops outside and in parallel; the reduction in vectors where its last loop allows."""
-    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 0]
-    reduce = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 2]
+    """Data-parallel loops outside and in parallel; the loop that walks memory in vectors."""
     work = 1
     for loop in loops:
         work *= extent(sch, loop)
     if work < PARALLEL_GRAIN:
         return
-    contiguous_last = kinds[-1] == 0
-    if contiguous_last and len(spatial) > 1:
-        sch.reorder(*spatial[:-1], *reduce, spatial[-1])
-        sch.parallel(sch.fuse(*spatial[:-1]) if len(spatial) > 2 else spatial[0])
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 0]
+    reduce = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 2]
+    walker = _contiguous(sch, block)
+    if walker is not None and kinds[walker] == 0:
+        _accumulate_columns(sch, block, spatial, reduce, loops[walker], width)
         return
     partial = None
-    if not contiguous_last and extent(sch, reduce[-1]) % width == 0 and extent(sch, reduce[-1]) >= 2 * width:
-        _, lane = sch.split(reduce[-1], [None, width])
+    if walker == len(loops) - 1 and extent(sch, loops[-1]) % width == 0 and extent(sch, loops[-1]) >= 2 * width:
+        _, lane = sch.split(loops[-1], [None, width])
         partial = sch.rfactor(lane, len(spatial))
     outer = sch.get_loops(block)[: len(spatial)]
     fused = None
@@ -209,6 +208,29 @@ def _reduction(sch: Any, block: Any, loops: list[Any], kinds: list[int], width: 
         sch.parallel(fused)
     if partial is not None:
         _vectorise_partial(sch, partial, fused, len(spatial))
+
+
+def _contiguous(sch: Any, block: Any) -> int | None:
+    """Return which loop walks the last dim of the first operand in steps of one, or None."""
+    node = sch.get(block)
+    reads = [r for r in node.reads if len(r.region)]
+    if not reads:
+        return None
+    index = reads[0].region[-1].min
+    return next((i for i, v in enumerate(node.iter_vars) if v.var.same_as(index)), None)
+
+
+def _accumulate_columns(sch: Any, block: Any, spatial: list[Any], reduce: list[Any], column: Any, width: int) -> None:
+    """Add up whole rows: the columns are the inner loop, in chunks that stay in registers or in L1."""
+    others = [loop for loop in spatial if not loop.same_as(column)]
+    size = extent(sch, column)
+    chunk = next((c for c in (width * 8, width * 4, width) if size % c == 0), size)
+    outer, inner = sch.split(column, [None, chunk])
+    sch.reorder(*others, outer, *reduce, inner)
+    fused = sch.fuse(*others, outer)
+    if extent(sch, fused) > 1:
+        sch.parallel(fused)
+    sch.decompose_reduction(block, reduce[0])
 
 
 def _vectorise_partial(sch: Any, partial: Any, at: Any, spatial: int) -> None:
