@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tvmstack._tvm import te, tirx, topi
+from tvmstack._tvm import is_constant, te, tirx, topi
+from tvmstack.lower.converters._context import element_type, is_float
 from tvmstack.lower.converters.reduction import max_of_numbers, min_of_numbers
 
 __all__ = ["NAN_SAFE"]
@@ -17,11 +18,11 @@ def _is_float(tensor: Any) -> bool:
     return str(tensor.dtype).startswith("float")
 
 
+# TVM's max(a, b) is "a > b ? a : b": a NaN in b survives, one in a does not. So constants stand first, and no operand
+# is named twice, because fusion writes an expression out at each place that names it.
 def _relu(bb: Any, call: Any) -> Any:
     def compute(x: Any) -> Any:
-        zero = tirx.const(0, x.dtype)
-        # "x < 0" is false for NaN, which therefore stays; still one instruction, maxps(0, x).
-        return te.compute(x.shape, lambda *i: tirx.Select(x(*i) < zero, zero, x(*i)), name="relu")
+        return te.compute(x.shape, lambda *i: tirx.max(tirx.const(0, x.dtype), x(*i)), name="relu")
 
     return bb.call_te(compute, call.args[0], primfunc_name_hint="relu")
 
@@ -29,9 +30,7 @@ def _relu(bb: Any, call: Any) -> Any:
 def _clip(bb: Any, call: Any) -> Any:
     def compute(x: Any, low: Any, high: Any) -> Any:
         lo, hi = (tirx.const(_number(v), x.dtype) for v in (low, high))
-        return te.compute(
-            x.shape, lambda *i: tirx.Select(x(*i) < lo, lo, tirx.Select(x(*i) > hi, hi, x(*i))), name="clip"
-        )
+        return te.compute(x.shape, lambda *i: tirx.max(lo, tirx.min(hi, x(*i))), name="clip")
 
     return bb.call_te(compute, *call.args, primfunc_name_hint="clip")
 
@@ -40,18 +39,20 @@ def _number(value: Any) -> float:
     return float(getattr(value, "value", value))
 
 
-def _extreme(
-    name: str, better: Callable[[Any, Any], Any], stock: Callable[[Any, Any], Any]
-) -> Callable[[Any, Any], Any]:
-    def element(a: Any, b: Any) -> Any:
-        return tirx.Select(tirx.any(better(a, b), tirx.isnan(a)), a, b)
+def _extreme(name: str, choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def legalize(bb: Any, call: Any) -> Any:
+        a, b = call.args
+        if is_constant(b) and not np.isnan(np.asarray(b.value.numpy(), np.float64)).any():
+            a, b = b, a
+        safe = is_constant(a) and not np.isnan(np.asarray(a.value.numpy(), np.float64)).any()
 
-    def compute(a: Any, b: Any) -> Any:
-        if not _is_float(a):
-            return stock(a, b)
-        return _broadcast(element, a, b, name)
+        def element(x: Any, y: Any) -> Any:
+            best = choose(x, y)
+            return best if safe or not is_float(element_type(x)) else tirx.Select(tirx.isnan(x), x, best)
 
-    return lambda bb, call: bb.call_te(compute, *call.args, primfunc_name_hint=name)
+        return bb.call_te(lambda x, y: _broadcast(element, x, y, name), a, b, primfunc_name_hint=name)
+
+    return legalize
 
 
 def _broadcast(func: Callable[[Any, Any], Any], a: Any, b: Any, name: str) -> Any:
@@ -100,8 +101,8 @@ def _first_or_extreme(x: Any, axes: Sequence[int], keep: bool, reducer: Callable
 NAN_SAFE: Mapping[str, Callable[[Any, Any], Any]] = {
     "relax.clip": _clip,
     "relax.max": _row_extreme("max", max_of_numbers, topi.max),
-    "relax.maximum": _extreme("maximum", lambda a, b: a > b, topi.maximum),
+    "relax.maximum": _extreme("maximum", tirx.max),
     "relax.min": _row_extreme("min", min_of_numbers, topi.min),
-    "relax.minimum": _extreme("minimum", lambda a, b: a < b, topi.minimum),
+    "relax.minimum": _extreme("minimum", tirx.min),
     "relax.nn.relu": _relu,
 }

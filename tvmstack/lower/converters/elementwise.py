@@ -312,6 +312,9 @@ def _cast(ctx: Context) -> Expr:
     import onnx_ir
 
     to = onnx_ir.DataType(int(ctx.attr("to"))).numpy().name
+    known = ctx.constant(0)
+    if known is not None and is_float(ctx.dtype()) and is_float(to):
+        return const(known, to)
     return cast_to(ctx, ctx.input(0), to)
 
 

@@ -44,6 +44,8 @@ def _block(ctx: Context) -> tuple[int, int]:
 
 
 def _dequantize(ctx: Context) -> Expr:
+    if all(ctx.constant(i) is not None for i in range(len(ctx.inputs)) if ctx.has(i)):
+        return const(_dequantized_now(ctx))
     shape, (axis, block) = ctx.shape(), _block(ctx)
     scale, zero = _spread(ctx, 1, shape, axis, block), _spread(ctx, 2, shape, axis, block)
     target = dtype_of(scale)
@@ -56,6 +58,22 @@ def _dequantize(ctx: Context) -> Expr:
         wide = ctx.emit(_op.multiply(ctx.emit(cast(x, "float32")), ctx.emit(cast(scale, "float32"))))
         return cast(wide, target)
     return _op.multiply(ctx.emit(cast(x, target)), scale)
+
+
+def _dequantized_now(ctx: Context) -> np.ndarray:
+    """Return constant weights as floats: the layout pass packs only what is a constant before it runs."""
+    axis, block = _block(ctx)
+
+    def spread(value: np.ndarray) -> np.ndarray:
+        if block:
+            return np.repeat(value, block, axis)[tuple(slice(0, d) for d in ctx.shape())]
+        if value.size == 1:
+            return value.reshape(())
+        return value.reshape([-1 if i == axis else 1 for i in range(len(ctx.shape()))])
+
+    values, scale, zero = np.asarray(ctx.constant(0)), np.asarray(ctx.constant(1)), ctx.constant(2)
+    centred = values.astype(np.int64) - (0 if zero is None else spread(zero).astype(np.int64))
+    return (centred.astype(np.float32) * spread(scale).astype(np.float32)).astype(scale.dtype)
 
 
 def _all_zero(value: np.ndarray | None) -> bool:
@@ -84,6 +102,14 @@ def _limits(dtype: str) -> tuple[float, float]:
     return float(info.min), float(info.max)
 
 
+def _saturated(value: Any, low: float, high: float, dtype: str) -> Any:
+    """Clamp. TVM's min and max give their second operand where one is NaN, so NaN becomes `low`.
+
+    Every operand stands once: fusion writes an expression out at each place that names it.
+    """
+    return tirx.max(tirx.min(tirx.const(high, dtype), value), tirx.const(low, dtype))
+
+
 def _quantized(ctx: Context, x: Expr, scale: Expr, zero: Expr | None, dtype: str) -> Expr:
     """Return saturate(round_half_even(x / scale) + zero); NaN gives the lowest value, as in onnxruntime."""
     low, high = _limits(dtype)
@@ -94,9 +120,7 @@ def _quantized(ctx: Context, x: Expr, scale: Expr, zero: Expr | None, dtype: str
         scaled = tirx.nearbyint(value.astype(wide) / factor.astype(wide))
         if offset:
             scaled = scaled + offset[0].astype(wide)
-        lo, hi = tirx.const(low, wide), tirx.const(high, wide)
-        bounded = tirx.Select(scaled > lo, tirx.Select(scaled < hi, scaled, hi), lo)
-        return bounded.astype("int32").astype(dtype)
+        return _saturated(scaled, low, high, wide).astype("int32").astype(dtype)
 
     return _elementwise_te(ctx, element, args, "quantize")
 
@@ -185,8 +209,7 @@ def _requantized(ctx: Context, total: Expr, factor: Expr, zero: Expr, dtype: str
 
     def element(value: Any, scale: Any, offset: Any) -> Any:
         scaled = tirx.nearbyint(value.astype("float32") * scale) + offset.astype("float32")
-        lo, hi = tirx.const(low, "float32"), tirx.const(high, "float32")
-        return tirx.Select(scaled > lo, tirx.Select(scaled < hi, scaled, hi), lo).astype("int32").astype(dtype)
+        return _saturated(scaled, low, high, "float32").astype("int32").astype(dtype)
 
     return _elementwise_te(ctx, element, [total, factor, zero], "requantize")
 

@@ -33,14 +33,20 @@ def _reshape(ctx: Context) -> Expr:
     if -1 in target:
         rest = math.prod(d for d in target if d != -1)
         target[target.index(-1)] = math.prod(shape) // rest if rest else 0
-    return _op.reshape(ctx.input(0), target)
+    return _reshaped(ctx, target)
+
+
+def _reshaped(ctx: Context, shape: Sequence[int]) -> Expr:
+    """Return the first input in another shape; a constant stays one, so that weights are seen as weights."""
+    known = ctx.constant(0)
+    return _op.reshape(ctx.input(0), shape) if known is None else const(known.reshape(tuple(shape)))
 
 
 def _flatten(ctx: Context) -> Expr:
     shape = ctx.shape()
     axis = int(ctx.attr("axis", 1))
     axis = axis + len(shape) if axis < 0 else axis
-    return _op.reshape(ctx.input(0), (math.prod(shape[:axis]), math.prod(shape[axis:])))
+    return _reshaped(ctx, (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
 def _axes(ctx: Context, index: int) -> list[int] | None:
@@ -54,7 +60,7 @@ def _squeeze(ctx: Context) -> Expr:
     shape = ctx.shape()
     axes = _axes(ctx, 1)
     gone = {a % len(shape) for a in axes} if axes is not None and shape else {i for i, d in enumerate(shape) if d == 1}
-    return _op.reshape(ctx.input(0), [d for i, d in enumerate(shape) if i not in gone])
+    return _reshaped(ctx, [d for i, d in enumerate(shape) if i not in gone])
 
 
 def _unsqueeze(ctx: Context) -> Expr:
@@ -65,12 +71,15 @@ def _unsqueeze(ctx: Context) -> Expr:
     rank = len(shape) + len(axes)
     for axis in sorted(a % rank for a in axes):
         shape.insert(axis, 1)
-    return _op.reshape(ctx.input(0), shape)
+    return _reshaped(ctx, shape)
 
 
 def _transpose(ctx: Context) -> Expr:
     rank = len(ctx.shape())
     perm = [int(p) for p in ctx.attr("perm", tuple(reversed(range(rank))))]
+    known = ctx.constant(0)
+    if known is not None:
+        return const(known.transpose(perm))
     return _op.permute_dims(ctx.input(0), perm) if rank > 1 else ctx.input(0)
 
 
