@@ -174,20 +174,12 @@ def _prepare(
     target = device if isinstance(device, Device) else device_from_text(device)
     with _clock(seconds, "import"):
         repaired = repair(load_model(model, shapes, freeze=freeze))
-        _check_nodes(repaired, onnxruntime_nodes)
         plan = make_plan(repaired, onnxruntime_nodes)
     with _clock(seconds, "lower"):
         lowered = lower(plan.model, target)
     for line in plan.model.changes:
         _log.debug("changed: %s", line)
     return _Prepared(model, repaired, plan, lowered, target, seconds)
-
-
-def _check_nodes(model: Model, wanted: Collection[str]) -> None:
-    names = [node.name or "" for node in model.graph.graph]
-    for name in wanted:
-        if name not in names:
-            raise UsageError(f"no node is called {name!r} in {model.source}; {nearest(name, names)}")
 
 
 @contextmanager
@@ -243,11 +235,13 @@ def _disk_words(err: OSError) -> str:
     return err.strerror or str(err)
 
 
-def scan(model: Any, shapes: Shapes = None) -> ScanReport:
-    """Say for each node who can run it and why not TVM; see `tvmstack.frontend.scan`."""
+def scan(
+    model: Any, shapes: Shapes = None, freeze: Mapping[str, Any] | None = None, sample_inputs: Any = None
+) -> ScanReport:
+    """Say for each node who can run it and why not TVM; see `compile` for the arguments. Dims may stay dynamic."""
     from tvmstack.frontend import scan as scan_model
 
-    return scan_model(model, shapes)
+    return scan_model(model, shapes, sample_inputs, freeze=freeze)
 
 
 @contextmanager
