@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 def inner_tensors(model: onnx_ir.Model) -> list[tuple[str, str]]:
-    """Return (tensor, the node that makes it) in an order the model can be run in; only tensors of known static shape."""
-    found = []
-    for node in model.graph:
-        for value in node.outputs:
-            if value.name and value.dtype is not None and value.shape is not None and value.shape.is_static():
-                found.append((value.name, node.name or node.op_type))
-    return found
+    """Return (tensor, the node that makes it), in an order the model can run in; only tensors of known static shape."""
+    made = [(value, node) for node in model.graph for value in node.outputs if value.name and _is_static(value)]
+    return [(value.name, node.name or node.op_type) for value, node in made]
+
+
+def _is_static(value: onnx_ir.Value) -> bool:
+    return value.dtype is not None and value.shape is not None and value.shape.is_static()
 
 
 def cut_at(model: onnx_ir.Model, tensor: str) -> onnx_ir.Model:
@@ -38,8 +38,8 @@ def cut_at(model: onnx_ir.Model, tensor: str) -> onnx_ir.Model:
 def first_difference(items: Sequence[T], differs: Callable[[T], bool]) -> T:
     """Return the first item that differs, in about log2(n) trials.
 
-    The last item is known to differ. A difference usually spreads to what follows; where it does not, what comes back still
-    differs while its predecessor does not.
+    The last item is known to differ. A difference usually spreads to what follows; where it does not, what comes back
+    still differs while its predecessor does not.
     """
     low, high = 0, len(items) - 1
     while low < high:
