@@ -37,11 +37,12 @@ def freeze_inputs(model: onnx_ir.Model, values: Mapping[str, Any]) -> dict[str, 
 def _array(value: onnx_ir.Value, given: Any) -> np.ndarray:
     assert value.dtype is not None  # validate has seen to it
     raw = np.asarray(given)
+    if raw.dtype.kind not in "fiub":
+        raise UsageError(f"cannot freeze {value.name} to {given!r}: give a number or an array of numbers")
     array = raw.astype(value.dtype.numpy())
-    if raw.dtype.kind not in "fiub" or not np.array_equal(array.astype(np.float64), raw.astype(np.float64), equal_nan=True):
-        # A float that only loses digits is what the user meant; a whole number that changes is not.
-        if array.dtype.kind != "f" or raw.dtype.kind not in "fiub":
-            raise UsageError(f"cannot freeze {value.name} to {given}: it is of type {value.dtype.numpy().name}")
+    # A float that only loses digits is what the user meant; a whole number that changes is not.
+    if array.dtype.kind != "f" and not np.array_equal(array.astype(np.float64), raw.astype(np.float64)):
+        raise UsageError(f"cannot freeze {value.name} to {given}: it is of type {value.dtype.numpy().name}")
     wanted = [d if isinstance(d, int) else None for d in value.shape] if value.shape is not None else list(array.shape)
     if array.ndim == 0 and wanted:
         return np.full([1 if d is None else d for d in wanted], array)

@@ -81,7 +81,9 @@ def read_proto(proto: onnx.ModelProto, source: str = "<ModelProto>") -> Loaded:
 
 def _from_memory(proto: onnx.ModelProto, data: bytes, source: str) -> Loaded:
     if any(True for _ in _external_tensors(proto)):
-        raise ModelError(f"{source} refers to external data, whose folder is unknown: give the path of the file instead")
+        raise ModelError(
+            f"{source} refers to external data, whose folder is unknown: give the path of the file instead"
+        )
     return Loaded(_to_ir(proto, source, None), source, hashlib.sha256(data).hexdigest())
 
 
@@ -111,7 +113,7 @@ def _not_onnx(data: bytes, source: str) -> str:
 def _to_ir(proto: onnx.ModelProto, source: str, folder: Path | None) -> onnx_ir.Model:
     try:
         model = onnx_ir.serde.deserialize_model(proto)
-    except Exception as err:  # noqa: BLE001  (border: a vendor library's parser, whose failures have no common class)
+    except Exception as err:
         raise ModelError(f"{source} is not valid ONNX: {_first_line(err)}") from err
     if folder is not None:
         for graph in model.graphs():
@@ -154,7 +156,8 @@ def _check_extent(entries: dict[str, str], file: Path, weight: str, source: str)
     end = int(entries.get("offset", 0) or 0) + int(entries.get("length", 0) or 0)
     if end > file.stat().st_size:
         raise ModelError(
-            f"{source}: external data {file.name} is truncated: {file.stat().st_size} bytes, weight {weight} needs {end}"
+            f"{source}: external data {file.name} is truncated: weight {weight} ends at byte {end} of "
+            f"{file.stat().st_size}"
         )
 
 

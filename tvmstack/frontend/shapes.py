@@ -59,7 +59,7 @@ def _fix(value: onnx_ir.Value, dims: tuple[int, ...], symbols: dict[str, int]) -
                 raise UsageError(f"{option}: dim {index} of {value.name} is {dim} in the model, not {given}")
         elif dim.value is not None and symbols.setdefault(dim.value, given) != given:
             raise UsageError(
-                f"{option}: dim {index} of {value.name} is {dim.value}, which another input fixes to {symbols[dim.value]}"
+                f"{option}: dim {index} of {value.name} is {dim.value}, already fixed to {symbols[dim.value]}"
             )
     changed = any(not isinstance(d, int) for d in value.shape)
     value.shape = onnx_ir.Shape(dims)
@@ -81,25 +81,35 @@ def _bind(model: onnx_ir.Model, symbols: Mapping[str, int]) -> None:
 def _check_empty(model: onnx_ir.Model, source: str) -> None:
     for value in model.graph.inputs:
         if value.shape is not None and any(isinstance(d, int) and d < 1 for d in value.shape):
-            raise ModelError(f"{source}: input {value.name} is empty, its shape is {_text(value)}; nothing can be compiled for it")
+            raise ModelError(
+                f"{source}: input {value.name} is empty, its shape is {_text(value)}; nothing can be compiled for it"
+            )
 
 
 def _refuse_dynamic(model: onnx_ir.Model, source: str) -> None:
     unranked = [v.name for v in model.graph.inputs if v.shape is None]
     if unranked:
         names = ", ".join(str(n) for n in unranked)
-        raise UsageError(f"{source}: the model gives no shape for {names}; give it, for example --shape {unranked[0]}=1,3,224,224")
+        raise UsageError(
+            f"{source}: the model gives no shape for {names}; give it, for example --shape {unranked[0]}=1,3,224,224"
+        )
     dynamic = dynamic_dims(model)
     if not dynamic:
         return
     inputs = {v.name: v for v in model.graph.inputs}
-    lines = [f"  {name} {_text(inputs[name])}: {_dims(dims)}; {option_for(inputs[name])}" for name, dims in dynamic.items()]
-    raise UsageError(f"{source} has dynamic dims; a program is built for fixed ones, so give them:\n" + "\n".join(lines))
+    lines = [
+        f"  {name} {_text(inputs[name])}: {_dims(dims)}; {option_for(inputs[name])}" for name, dims in dynamic.items()
+    ]
+    raise UsageError(
+        f"{source} has dynamic dims; a program is built for fixed ones, so give them:\n" + "\n".join(lines)
+    )
 
 
 def option_for(value: onnx_ir.Value) -> str:
     """Return the --shape option that fixes an input, with its open dims by name to be replaced by numbers."""
-    dims = ",".join(str(d) if isinstance(d, int) else (d.value or f"DIM{i}").upper() for i, d in enumerate(value.shape or ()))
+    dims = ",".join(
+        str(d) if isinstance(d, int) else (d.value or f"DIM{i}").upper() for i, d in enumerate(value.shape or ())
+    )
     return f"--shape {value.name}={dims}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +32,7 @@ def from_file(path: Path) -> Loaded:
     torch = _import_torch()
     try:
         program = torch.export.load(str(path))
-    except Exception as err:  # noqa: BLE001  (border: torch's loader)
+    except Exception as err:
         raise ModelError(f"cannot load {path} as a torch.export program: {_line(err)}") from err
     return _export(torch, program, (), {}, path.name)
 
@@ -42,7 +43,9 @@ def from_torch(source: Any, sample_inputs: Any = None) -> Loaded:
     if isinstance(source, torch.export.ExportedProgram):
         return _export(torch, source, (), {}, "torch.export program")
     if sample_inputs is None:
-        raise UsageError("a torch.nn.Module needs sample_inputs: a tuple of positional or a mapping of keyword arguments")
+        raise UsageError(
+            "a torch.nn.Module needs sample_inputs: a tuple of positional or a mapping of keyword arguments"
+        )
     keywords = dict(sample_inputs) if isinstance(sample_inputs, Mapping) else {}
     arguments = () if keywords else sample_inputs if isinstance(sample_inputs, tuple) else (sample_inputs,)
     was_training = source.training
@@ -58,7 +61,7 @@ def _export(torch: Any, program: Any, args: tuple[Any, ...], kwargs: dict[str, A
         exported = torch.onnx.export(program, args, kwargs=kwargs, dynamo=True, verbose=False, optimize=True)
     except ImportError as err:
         raise SetupError(f"torch's ONNX exporter needs {err.name}: pip install 'tvmstack[torch]'") from err
-    except Exception as err:  # noqa: BLE001  (border: torch's exporter)
+    except Exception as err:
         raise ModelError(f"torch cannot export {name} to ONNX: {_line(err)}") from err
     model = exported.model
     _LOG.info("exported %s to ONNX opset %s", name, model.graph.opset_imports.get(""))
@@ -69,7 +72,8 @@ def _digest(model: onnx_ir.Model) -> str:
     """Digest the graph's text and its weights one by one: together they may be larger than a protobuf can be."""
     digest = hashlib.sha256()
     for node in model.graph.all_nodes():
-        digest.update(f"{node.op_identifier()}{[v and v.name for v in node.inputs]}{sorted(map(str, node.attributes.values()))}".encode())
+        attributes = sorted(str(a) for a in node.attributes.values())
+        digest.update(f"{node.op_identifier()}{[v and v.name for v in node.inputs]}{attributes}".encode())
     for name, value in model.graph.initializers.items():
         digest.update(name.encode())
         if value.const_value is not None:
@@ -79,9 +83,9 @@ def _digest(model: onnx_ir.Model) -> str:
 
 def _import_torch() -> Any:
     try:
-        import torch
-        import torch.export
-        import torch.onnx
+        torch = importlib.import_module("torch")
+        for part in ("torch.export", "torch.onnx"):
+            importlib.import_module(part)
     except ImportError as err:
         raise SetupError("this source needs torch, which is not installed: pip install 'tvmstack[torch]'") from err
     return torch

@@ -40,7 +40,9 @@ def _check_values(graph: onnx_ir.Graph, source: str) -> None:
     for node in _nodes(graph):
         for value in node.inputs:
             if value is not None and value.name != "" and not is_defined(value):
-                raise ModelError(f"{source}: {_label(node)} uses {value.name}, which nothing defines{_hint(graph, value)}")
+                raise ModelError(
+                    f"{source}: {_label(node)} uses {value.name}, which nothing defines{_hint(graph, value)}"
+                )
     for value in graph.outputs:
         if not is_defined(value):
             raise ModelError(f"{source}: output {value.name} is given by no node{_hint(graph, value)}")
@@ -54,12 +56,14 @@ def _hint(graph: onnx_ir.Graph, value: onnx_ir.Value) -> str:
 
 
 def _check_names(graph: onnx_ir.Graph, source: str) -> None:
-    seen: dict[str, str] = {name: "an initializer" for name in graph.initializers}
+    seen: dict[str, str] = dict.fromkeys(graph.initializers, "an initializer")
     seen.update({v.name or "": "an input" for v in graph.inputs})
     for node in graph:
         for value in node.outputs:
             if value.name and value.name in seen:
-                raise ModelError(f"{source}: {value.name} is defined twice: by {_label(node)} and as {seen[value.name]}")
+                raise ModelError(
+                    f"{source}: {value.name} is defined twice: by {_label(node)} and as {seen[value.name]}"
+                )
             if value.name:
                 seen[value.name] = f"an output of {_label(node)}"
 
@@ -89,9 +93,13 @@ def _check_signature(graph: onnx_ir.Graph, source: str) -> None:
         for value in values:
             if value.type is not None and not isinstance(value.type, onnx_ir.TensorType):
                 what = type(value.type).__name__.removesuffix("Type").lower()
-                raise ModelError(f"{source}: {kind} {value.name} is a {what}; only tensors can go in and out of a program")
+                raise ModelError(
+                    f"{source}: {kind} {value.name} is a {what}; only tensors can go in and out of a program"
+                )
             if value.dtype == onnx_ir.DataType.STRING:
-                raise ModelError(f"{source}: {kind} {value.name} holds strings; only numbers can go in and out of a program")
+                raise ModelError(
+                    f"{source}: {kind} {value.name} holds strings; only numbers can go in and out of a program"
+                )
             if value.dtype is None and kind == "input":
                 raise ModelError(f"{source}: {kind} {value.name} has no type")
 

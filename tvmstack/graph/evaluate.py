@@ -27,7 +27,10 @@ def evaluate_node(
     feeds = {f"i{k}": a for k, a in enumerate(arrays) if a is not None}
     if any(a.dtype.type.__module__ != "numpy" for a in feeds.values()):
         return None
-    types = {n: onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()}
+    types = {
+        n: onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in feeds.items()
+    }
     session = _session(node, types, opsets)
     if isinstance(session, str):
         _LOG.debug("not folded: %s (%s): %s", node.name, node.op_type, session)
@@ -78,7 +81,9 @@ def _session(
     imports = [onnx.helper.make_opsetid(d, v) for d, v in opsets.items()]
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
     try:
-        return onnxruntime.InferenceSession(model.SerializeToString(), session_options(), providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            model.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
+        )
     except Exception as err:  # noqa: BLE001  (border: onnxruntime's errors share no class)
         return str(err)
 
@@ -107,4 +112,5 @@ def _dtype(text: str) -> onnx_ir.DataType | None:
 
 
 def _dims(dims: Sequence[object] | None) -> tuple[int | None, ...] | None:
-    return None if dims is None else tuple(d if isinstance(d, int) else None for d in dims)
+    # onnxruntime says [] for a scalar and for an unknown rank alike.
+    return None if not dims else tuple(d if isinstance(d, int) else None for d in dims)

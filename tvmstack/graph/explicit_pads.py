@@ -1,4 +1,4 @@
-"""auto_pad and output_shape become explicit pads, computed from static shapes as the operator's specification says."""
+"""auto_pad, output_shape and ceil_mode become explicit pads, computed from static shapes as the specification says."""
 
 from __future__ import annotations
 
@@ -25,9 +25,15 @@ def run(model: onnx_ir.Model) -> list[str]:
             continue
         if node.op_type in _WINDOWS and _auto_pad(node) != "NOTSET":
             counts[node.op_type] += _window(node)
+        elif node.op_type in ("MaxPool", "AveragePool") and attribute(node, "ceil_mode", 0):
+            counts[node.op_type] += _ceil(node)
         elif node.op_type == "ConvTranspose" and (_auto_pad(node) != "NOTSET" or "output_shape" in node.attributes):
             counts[node.op_type] += _transposed(node)
-    return [f"made the pads of {count} {op} node{'s' if count > 1 else ''} explicit" for op, count in counts.items() if count]
+    return [
+        f"made the pads of {count} {op} node{'s' if count > 1 else ''} explicit"
+        for op, count in counts.items()
+        if count
+    ]
 
 
 def _window(node: onnx_ir.Node) -> bool:
@@ -42,13 +48,43 @@ def _window(node: onnx_ir.Node) -> bool:
         totals = [0] * len(kernel)
     else:
         totals = [max((math.ceil(n / s) - 1) * s + e - n, 0) for n, s, e in zip(sizes, strides, extents, strict=True)]
-    wanted = [math.ceil((n if mode != "VALID" else n - e + 1) / s) for n, s, e in zip(sizes, strides, extents, strict=True)]
+    wanted = [
+        math.ceil((n if mode != "VALID" else n - e + 1) / s) for n, s, e in zip(sizes, strides, extents, strict=True)
+    ]
     given = [(n + t - e) // s + 1 for n, t, e, s in zip(sizes, totals, extents, strides, strict=True)]
     known = _spatial(node.outputs[0])
     if wanted != given or (known is not None and list(known) != wanted):
         return False
     node.attributes.pop("ceil_mode", None)
     _set_pads(node, totals, upper=mode != "SAME_LOWER")
+    return True
+
+
+def _ceil(node: onnx_ir.Node) -> bool:
+    """Pad the end so that rounding down gives the same windows; a window that would start in the end's pads is none."""
+    sizes, kernel = _spatial(node.inputs[0]), _kernel(node)
+    if sizes is None or kernel is None:
+        return False
+    rank = len(kernel)
+    strides, dilations, pads = (
+        _ints(node, "strides", rank),
+        _ints(node, "dilations", rank),
+        _ints(node, "pads", 2 * rank, 0),
+    )
+    ends = []
+    for n, k, s, d, begin, end in zip(sizes, kernel, strides, dilations, pads, pads[rank:], strict=False):
+        extent = (k - 1) * d + 1
+        count = -(-(n + begin + end - extent) // s) + 1
+        count -= (count - 1) * s >= n + begin
+        ends.append(max(end, (count - 1) * s + extent - n - begin))
+    counted = node.op_type == "AveragePool" and attribute(node, "count_include_pad", 0)
+    if any(e >= k for e, k in zip(ends, kernel, strict=True)) or (counted and ends != pads[rank:]):
+        return False
+    node.attributes.pop("ceil_mode")
+    node.attributes["pads"] = onnx_ir.AttrInt64s("pads", pads[:rank] + ends)
+    # The shape inferred with ceil_mode may count a window too many.
+    for value in node.outputs:
+        value.shape = None
     return True
 
 
@@ -62,7 +98,8 @@ def _transposed(node: onnx_ir.Node) -> bool:
     extra = _ints(node, "output_padding", rank, default=0)
     mode = _auto_pad(node)
     full = [
-        s * (n - 1) + o + (k - 1) * d + 1 for s, n, o, k, d in zip(strides, sizes, extra, kernel, dilations, strict=True)
+        s * (n - 1) + o + (k - 1) * d + 1
+        for s, n, o, k, d in zip(strides, sizes, extra, kernel, dilations, strict=True)
     ]
     shape = attribute(node, "output_shape")
     if isinstance(shape, (list, tuple)):

@@ -1,6 +1,7 @@
 """A BatchNormalization behind a Conv, ConvTranspose or Gemm goes into its weights.
 
-    BatchNormalization(Conv(x, W, b), s, B, m, v)   becomes   Conv(x, W * k, (b - m) * k + B)   with k = s / sqrt(v + eps)
+    BatchNormalization(Conv(x, W, b), s, B, m, v)   becomes   Conv(x, W * k, (b - m) * k + B)
+    with k = s / sqrt(v + epsilon)
 
 Requires constant weights and statistics, and no other use of the convolution's result.
 """
@@ -65,7 +66,12 @@ def _scaled(owner: onnx_ir.Node, norm: onnx_ir.Node) -> tuple[np.ndarray, np.nda
     given = present(owner, 2)
     bias = constant(given)
     statistics = [constant(present(norm, i)) for i in range(1, 5)]
-    if weight is None or weight.dtype.kind != "f" or (given is not None and bias is None) or any(s is None for s in statistics):
+    if (
+        weight is None
+        or weight.dtype.kind != "f"
+        or (given is not None and bias is None)
+        or any(s is None for s in statistics)
+    ):
         return None
     scale, shift, mean, variance = (np.asarray(s, np.float64) for s in statistics)
     epsilon = attribute(norm, "epsilon", 1e-5)
@@ -76,7 +82,9 @@ def _scaled(owner: onnx_ir.Node, norm: onnx_ir.Node) -> tuple[np.ndarray, np.nda
     if start.ndim > 1 or start.size not in (1, mean.size):
         return None
     moved = (start - mean) * factor + shift
-    layout = _CHANNELS[owner.op_type](owner, weight, factor.astype(weight.dtype if weight.dtype == np.float64 else np.float64))
+    layout = _CHANNELS[owner.op_type](
+        owner, weight, factor.astype(weight.dtype if weight.dtype == np.float64 else np.float64)
+    )
     if not np.isfinite(moved).all() or not np.isfinite(factor).all():
         return None
     return layout.astype(weight.dtype), moved.astype(weight.dtype)

@@ -1,7 +1,7 @@
 """Nodes whose inputs are all constants are computed by onnxruntime, so that folding gives what the model would.
 
-Left alone: what would make the weights grow (an expanded scalar), random numbers, and the de-quantisation of weights, which
-says how the model was quantised.
+Left alone: what would make the weights grow (an expanded scalar), random numbers, and the de-quantisation of weights,
+which says how the model was quantised.
 """
 
 from __future__ import annotations
@@ -16,8 +16,20 @@ __all__ = ["name", "run"]
 
 name = "fold-constants"
 _NEVER = frozenset(
-    "Bernoulli DequantizeLinear If Loop Multinomial QuantizeLinear RandomNormal RandomNormalLike RandomUniform "
-    "RandomUniformLike Scan SequenceMap".split()
+    [
+        "Bernoulli",
+        "DequantizeLinear",
+        "If",
+        "Loop",
+        "Multinomial",
+        "QuantizeLinear",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Scan",
+        "SequenceMap",
+    ]
 )
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 # A result may take this much, or this many times what it is made from.
@@ -75,5 +87,7 @@ def _fits(node: onnx_ir.Node) -> bool:
     sizes = [size_of(v) for v in node.outputs if v.name]
     if None in sizes:
         return given <= _FREE_BYTES
-    wanted = sum(s * (v.dtype.bitwidth / 8 if v.dtype else 8) for s, v in zip(sizes, node.outputs, strict=False) if s is not None)
+    wanted = sum(
+        s * (v.dtype.bitwidth / 8 if v.dtype else 8) for s, v in zip(sizes, node.outputs, strict=False) if s is not None
+    )
     return bool(wanted <= max(_FREE_BYTES, _GROWTH * given))

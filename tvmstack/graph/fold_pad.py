@@ -25,7 +25,9 @@ def run(model: onnx_ir.Model) -> list[str]:
     for node in list(model.graph):
         if node.op_type == "Pad" and node.domain == "" and opset_of(model) >= 11:
             count += _fold(model.graph, node)
-    return [f"folded {count} Pad node{'s' if count > 1 else ''} into the convolution or pooling behind"] if count else []
+    return (
+        [f"folded {count} Pad node{'s' if count > 1 else ''} into the convolution or pooling behind"] if count else []
+    )
 
 
 def _fold(graph: onnx_ir.Graph, pad: onnx_ir.Node) -> bool:
@@ -36,7 +38,12 @@ def _fold(graph: onnx_ir.Graph, pad: onnx_ir.Node) -> bool:
     if len(users) != 1 or value.is_graph_output() or pads is None or source is None or source.dtype not in _FLOATS:
         return False
     user = users[0]
-    if user.graph is not graph or user.domain != "" or user.inputs[0] is not value or not _takes(user, _fill(pad), len(pads)):
+    if (
+        user.graph is not graph
+        or user.domain != ""
+        or user.inputs[0] is not value
+        or not _takes(user, _fill(pad), len(pads))
+    ):
         return False
     own = attribute(user, "pads", [0] * len(pads))
     assert isinstance(own, (list, tuple))

@@ -1,4 +1,4 @@
-"""Shape arithmetic becomes constants, and an If on a constant becomes the branch taken, in one sweep of onnxscript's folder.
+"""Shape arithmetic becomes constants, and an If on a constant the branch taken, in one sweep of onnxscript's folder.
 
 Only small tensors and plain operators are computed here: for the rest onnx's reference evaluator is not exact enough.
 """
@@ -16,11 +16,42 @@ __all__ = ["name", "run"]
 name = "fold-shapes"
 _SMALL = 1024
 _PLAIN = frozenset(
-    (
-        "Abs Add And Cast Concat ConstantOfShape Div Equal Expand Flatten Gather Greater GreaterOrEqual Identity Less "
-        "LessOrEqual Max Min Mul Neg Not Or Range ReduceProd Reshape Shape Size Slice Squeeze Sub Tile Transpose Unsqueeze "
-        "Where"
-    ).split()
+    [
+        "Abs",
+        "Add",
+        "And",
+        "Cast",
+        "Concat",
+        "ConstantOfShape",
+        "Div",
+        "Equal",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Greater",
+        "GreaterOrEqual",
+        "Identity",
+        "Less",
+        "LessOrEqual",
+        "Max",
+        "Min",
+        "Mul",
+        "Neg",
+        "Not",
+        "Or",
+        "Range",
+        "ReduceProd",
+        "Reshape",
+        "Shape",
+        "Size",
+        "Slice",
+        "Squeeze",
+        "Sub",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+        "Where",
+    ]
 )
 
 

@@ -26,7 +26,12 @@ def run(model: onnx_ir.Model) -> list[str]:
 def _fuse(model: onnx_ir.Model, erf: onnx_ir.Node) -> bool:
     x = _argument(erf.inputs[0])
     plus_one = _only_user(erf.outputs[0], "Add")
-    if x is None or x.dtype != onnx_ir.DataType.FLOAT or plus_one is None or not _is(_other(plus_one, erf.outputs[0]), 1.0):
+    if (
+        x is None
+        or x.dtype != onnx_ir.DataType.FLOAT
+        or plus_one is None
+        or not _is(_other(plus_one, erf.outputs[0]), 1.0)
+    ):
         return False
     end = _product(plus_one, x)
     if end is None:

@@ -62,7 +62,13 @@ def _match(div: onnx_ir.Node) -> _Found | None:
     x = centre.inputs[0]
     mean = _producer(centre.inputs[1], "ReduceMean")
     variance, epsilon = _variance(deviation)
-    if x is None or mean is None or mean.inputs[0] is not x or variance is None or not _squares(variance.inputs[0], centred):
+    if (
+        x is None
+        or mean is None
+        or mean.inputs[0] is not x
+        or variance is None
+        or not _squares(variance.inputs[0], centred)
+    ):
         return None
     axis = _trailing_axis(mean, x)
     if axis is None or axis != _trailing_axis(variance, x):

@@ -19,8 +19,8 @@ def run(model: onnx_ir.Model) -> list[str]:
     """Infer; return a line when shapes became known that were not."""
     before = _unknown(model)
     ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
-    _restore_declared(model)
     _ask_onnxruntime(model)
+    _restore_declared(model)
     found = before - _unknown(model)
     return [f"inferred {found} shapes"] if found > 0 else []
 

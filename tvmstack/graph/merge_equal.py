@@ -10,7 +10,9 @@ __all__ = ["name", "run"]
 name = "merge-equal"
 # Small constants are compared by value, so that equal arithmetic on them is seen to be equal.
 _SMALL = 64
-_RANDOM = frozenset("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split())
+_RANDOM = frozenset(
+    ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
+)
 
 
 def run(model: onnx_ir.Model) -> list[str]:

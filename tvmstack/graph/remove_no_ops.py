@@ -1,4 +1,4 @@
-"""Nodes that pass their input through: Identity, Dropout, Cast to the same type, a Reshape to the same shape and the like."""
+"""Nodes that pass their input through: Identity, Dropout, a Cast to the same type, a Reshape to the same shape."""
 
 from __future__ import annotations
 

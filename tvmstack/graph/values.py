@@ -44,7 +44,7 @@ def size_of(value: onnx_ir.Value | None) -> int | None:
 
 
 def constant(value: onnx_ir.Value | None, limit: int | None = None) -> np.ndarray | None:
-    """Return the array of a value known at compile time, None where it is not known or has more than `limit` elements."""
+    """Return the array of a value known at compile time; None where it is not, or has over `limit` elements."""
     if value is None:
         return None
     tensor = value.const_value if value.is_initializer() else _constant_node_tensor(value)
@@ -113,7 +113,11 @@ def is_defined(value: onnx_ir.Value) -> bool:
 
 def add_initializer(graph: onnx_ir.Graph, name: str, array: np.ndarray) -> onnx_ir.Value:
     """Add a constant under a name like `name` that nothing in the graph has yet."""
-    taken = {v.name for v in graph.inputs} | set(graph.initializers) | {v.name for n in graph.all_nodes() for v in n.outputs}
+    taken = (
+        {v.name for v in graph.inputs}
+        | set(graph.initializers)
+        | {v.name for n in graph.all_nodes() for v in n.outputs}
+    )
     unique, number = name, 0
     while unique in taken:
         number += 1

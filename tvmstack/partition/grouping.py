@@ -1,9 +1,9 @@
 """Grouping what TVM does not take into few regions that no path leaves and enters again.
 
-1. A value that TVM cannot carry (its shape depends on data, or it is no tensor) ties its maker to its users: they, and all
-   between them, go into one region. Ties are edges both ways, so the strongly connected components are these groups.
-2. Each group gets a stage: that of its latest input, one more where the owner changes. Nodes of one owner and one stage can
-   run together, so the foreign nodes of one stage are one region; no grouping needs fewer alternations.
+1. A value that TVM cannot carry (its shape depends on data, or it is no tensor) ties its maker to its users: they, and
+   all between them, go into one region. Ties are edges both ways: the strongly connected components are these groups.
+2. Each group gets a stage: that of its latest input, one more where the owner changes. Nodes of one owner and one stage
+   can run together, so the foreign nodes of one stage are one region; no grouping needs fewer alternations.
 3. What TVM would compute between two regions, if it is only small arithmetic, joins them.
 """
 
@@ -21,7 +21,21 @@ __all__ = ["group_foreign"]
 # An island of TVM's that computes no more elements than this is not worth two crossings.
 _ISLAND_ELEMENTS = 4096
 _HEAVY = frozenset(
-    "Attention Conv ConvInteger ConvTranspose Einsum GRU Gemm LSTM MatMul MatMulInteger QLinearConv QLinearMatMul RNN".split()
+    (
+        "Attention",
+        "Conv",
+        "ConvInteger",
+        "ConvTranspose",
+        "Einsum",
+        "GRU",
+        "Gemm",
+        "LSTM",
+        "MatMul",
+        "MatMulInteger",
+        "QLinearConv",
+        "QLinearMatMul",
+        "RNN",
+    )
 )
 
 

@@ -129,7 +129,11 @@ def _refusal(node: onnx_ir.Node, model: onnx_ir.Model) -> str:
     known = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain}
     refusal = refusal_of(node, model.graph.opset_imports)
     if refusal and domain == "" and node.op_type not in known:
-        return f"ONNX has no operator {node.op_type}; {nearest(node.op_type, known) if len(known) < 400 else ''}".rstrip("; ")
+        return (
+            f"ONNX has no operator {node.op_type}; {nearest(node.op_type, known) if len(known) < 400 else ''}".rstrip(
+                "; "
+            )
+        )
     return _line(refusal) if refusal else ""
 
 

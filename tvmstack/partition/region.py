@@ -39,7 +39,9 @@ class Region:
     reasons: tuple[str, ...]
 
 
-def cut(model: Model, nodes: Sequence[onnx_ir.Node], reasons: Sequence[str]) -> tuple[Region, list[onnx_ir.Value], list[onnx_ir.Value]]:
+def cut(
+    model: Model, nodes: Sequence[onnx_ir.Node], reasons: Sequence[str]
+) -> tuple[Region, list[onnx_ir.Value], list[onnx_ir.Value]]:
     """Return the region that the nodes form, and the graph's values it reads and writes.
 
     Raises:
@@ -95,8 +97,8 @@ def _serialize(
     size = sum(w.const_value.nbytes for w in weights if w.const_value is not None)
     if size > _PROTOBUF_LIMIT:
         raise ModelError(
-            f"{model.source}: the {len(nodes)} nodes from {nodes[0].name} on, which onnxruntime would run, hold {size >> 20} MB "
-            "of weights; a region can hold 2 GB at most"
+            f"{model.source}: the {len(nodes)} nodes from {nodes[0].name} on, which onnxruntime would run, hold "
+            f"{size >> 20} MB of weights; a region can hold 2 GB at most"
         )
     proto = onnx.ModelProto(ir_version=min(model.graph.ir_version, 10), producer_name="tvmstack")
     used = {n.domain for n in nodes} | {n.domain for top in nodes for n in _inner(top)}
@@ -119,7 +121,9 @@ def _tensor(value: onnx_ir.Value) -> onnx.TensorProto:
     assert tensor is not None
     if tensor.dtype == onnx_ir.DataType.STRING:
         return onnx_ir.serde.serialize_tensor(tensor)
-    return onnx.TensorProto(name=value.name, data_type=int(tensor.dtype), dims=list(tensor.shape.numpy()), raw_data=tensor.tobytes())
+    return onnx.TensorProto(
+        name=value.name, data_type=int(tensor.dtype), dims=list(tensor.shape.numpy()), raw_data=tensor.tobytes()
+    )
 
 
 def _inner(node: onnx_ir.Node) -> list[onnx_ir.Node]:

@@ -38,7 +38,7 @@ def _verdict(node: onnx_ir.Node, model: Model) -> Verdict:
 
     bodies = any(True for _ in subgraphs_of(node))
     if bodies:
-        return Verdict.no(f"{node.op_type} has a body that runs or not, or again, as the data say", _body_hint(node))
+        return Verdict.no("it has a body that runs or not, or again, as the data say", _body_hint(node))
     for value in (*node.inputs, *node.outputs):
         problem = None if value is None or value.name == "" else _unfit(value)
         if problem is not None:
@@ -61,7 +61,8 @@ def _unfit(value: onnx_ir.Value) -> Verdict | None:
     if static_shape(value) is None:
         dims = "unknown" if value.shape is None else f"[{','.join(_dim(d) for d in value.shape)}]"
         return Verdict.no(
-            f"the shape of {value.name} is {dims}: it depends on data or on an open dim", "fix all input dims with --shape"
+            f"the shape of {value.name} is {dims}: it depends on data or on an open dim",
+            "fix all input dims with --shape",
         )
     return None
 
