@@ -104,13 +104,14 @@ def page(result: dict[str, Any]) -> str:
     """Return the page: where, how, a row a model, geometric means."""
     machine, peaks = result["machine"], result["machine"]["peaks"]
     versions = machine["versions"]
+    device = machine["device"]
     lines = [
         "# Benchmarks",
         "",
         f"`{result['command']}`, {result['when']}.",
         "",
-        f"{machine['device']['name']} (`{machine['device']['id']}`), {result['threads']} threads, "
-        f"{platform.machine()}; measured peaks {peaks['gflops']:.0f} GFLOP/s and {peaks['gbytes']:.1f} GB/s at the time. "
+        f"{device['name']} (`{device['id']}`), {result['threads']} threads, {platform.machine()}; "
+        f"measured peaks {peaks['gflops']:.0f} GFLOP/s and {peaks['gbytes']:.1f} GB/s at the time. "
         f"apache-tvm {versions['apache-tvm']}, onnxruntime {versions['onnxruntime']}. fp32, batch 1.",
         "",
         "Medians; each program in its own process, in turns (docs/explanation/how-it-measures.md). "
