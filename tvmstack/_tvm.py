@@ -13,6 +13,7 @@ from tvm import relax, te, tirx, topi
 from tvm.relax import transform as relax_transform
 from tvm.s_tir import SBlockRealize, Schedule, renew_defs
 from tvm.s_tir import analysis as s_tir_analysis
+from tvm.s_tir.schedule import trace as schedule_trace
 
 __all__ = [
     "SBlockRealize",
@@ -22,6 +23,7 @@ __all__ = [
     "relax",
     "relax_transform",
     "renew_defs",
+    "replay_trace",
     "s_tir_analysis",
     "te",
     "tirx",
@@ -33,6 +35,12 @@ __all__ = [
 def is_constant(expr: Any) -> bool:
     """Whether a Relax expression is a tensor constant (its data is in `.value`)."""
     return isinstance(expr, tvm.ir.GenericConst)
+
+
+def replay_trace(trace: Any, sch: Any) -> None:
+    """Apply a MetaSchedule trace in its JSON form to a schedule."""
+    light_intrinsics()
+    schedule_trace.Trace.apply_json_to_schedule(trace, sch)
 
 
 def light_intrinsics() -> None:

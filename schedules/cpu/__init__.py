@@ -6,7 +6,7 @@ from typing import Any
 
 from tvmstack.schedules.cpu.blocks import Template, anchor_of, is_schedulable, open_schedule
 from tvmstack.schedules.cpu.conv2d import Conv2d, Depthwise
-from tvmstack.schedules.cpu.general import AsWritten, Concat, Generic, Injective, Pool
+from tvmstack.schedules.cpu.general import AsWritten, Concat, Generic, Injective, Pool, Replay
 from tvmstack.schedules.cpu.matmul import BatchMatmul, Dense
 from tvmstack.schedules.cpu.rows import Attention, RowNorm, StridedSoftmax
 
@@ -24,7 +24,7 @@ _ANCHORED: tuple[Template, ...] = (
     Pool(),
     Concat(),
 )
-TEMPLATES: dict[str, Template] = {t.name: t for t in (*_ANCHORED, Injective(), Generic(), AsWritten())}
+TEMPLATES: dict[str, Template] = {t.name: t for t in (*_ANCHORED, Injective(), Generic(), AsWritten(), Replay())}
 
 
 def template_for(func: Any) -> Template:

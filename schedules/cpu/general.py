@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tvmstack._tvm import replay_trace
 from tvmstack.core.device import Device
 from tvmstack.schedules.cpu.blocks import (
     PARALLEL_GRAIN,
@@ -16,7 +17,7 @@ from tvmstack.schedules.cpu.blocks import (
     worth_parallel,
 )
 
-__all__ = ["AsWritten", "Concat", "Generic", "Injective", "Pool"]
+__all__ = ["AsWritten", "Concat", "Generic", "Injective", "Pool", "Replay"]
 
 
 class Pool:
@@ -131,6 +132,24 @@ class AsWritten:
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Leave the function as it is."""
+
+
+class Replay:
+    """Template "meta_schedule": replays a trace that MetaSchedule's sketches and search found; for any kernel."""
+
+    name = "meta_schedule"
+
+    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
+        """The space is MetaSchedule's own, not a table of decisions."""
+        return {}
+
+    def default(self, work: Work, device: Device) -> dict[str, int]:
+        """Return no decisions: there is no trace before a search."""
+        return {}
+
+    def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
+        """Apply the trace, its post-processing included."""
+        replay_trace(decisions["trace"], work.sch)
 
 
 class Generic:
