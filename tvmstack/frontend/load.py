@@ -86,6 +86,6 @@ def _read(source: Any, sample_inputs: Any) -> Loaded:
         path = Path(source)
         return torch_program.from_file(path) if path.suffix == ".pt2" else read_path(path)
     raise UsageError(
-        f"cannot import a {type(source).__name__}; accepted: a path, bytes, onnx.ModelProto, "
+        f"cannot import an object of type {type(source).__name__}; accepted: a path, bytes, onnx.ModelProto, "
         "torch.export.ExportedProgram or torch.nn.Module with sample_inputs"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -111,10 +112,16 @@ def _not_onnx(data: bytes, source: str) -> str:
 
 
 def _to_ir(proto: onnx.ModelProto, source: str, folder: Path | None) -> onnx_ir.Model:
+    # Its warnings are about graphs that `validate` refuses with words of its own.
+    serde_log = logging.getLogger("onnx_ir.serde")
+    level = serde_log.level
+    serde_log.setLevel(logging.ERROR)
     try:
         model = onnx_ir.serde.deserialize_model(proto)
     except Exception as err:
         raise ModelError(f"{source} is not valid ONNX: {_first_line(err)}") from err
+    finally:
+        serde_log.setLevel(level)
     if folder is not None:
         for graph in model.graphs():
             onnx_ir.external_data.set_base_dir(graph, folder)

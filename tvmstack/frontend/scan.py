@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvmstack.core.model import Model, TensorSpec
+import onnx_ir
+
+from tvmstack.core.model import TensorSpec
 from tvmstack.core.verdict import Verdict
 from tvmstack.frontend.load import load_model
-from tvmstack.frontend.shapes import option_for
+from tvmstack.frontend.shapes import assume_dims, option_for
 from tvmstack.graph import repair
-from tvmstack.graph.evaluate import refusal_of
 from tvmstack.partition.grouping import group_foreign
+from tvmstack.partition.refusals import refusal
 from tvmstack.partition.verdicts import judge
 
 __all__ = ["ScanReport", "ScanRow", "scan"]
@@ -61,6 +63,7 @@ class ScanReport:
         regions: how many onnxruntime regions they would form.
         changes: what repair changed.
         open_dims: for each input with dynamic dims, the --shape option that fixes them.
+        assumed: the --shape options this scan took for those.
     """
 
     source: str
@@ -70,6 +73,7 @@ class ScanReport:
     regions: int
     changes: tuple[str, ...]
     open_dims: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
 
     @property
     def totals(self) -> dict[str, int]:
@@ -93,6 +97,7 @@ class ScanReport:
             "regions": self.regions,
             "changes": list(self.changes),
             "open_dims": list(self.open_dims),
+            "assumed": list(self.assumed),
         }
 
 
@@ -103,33 +108,35 @@ def scan(
     *,
     freeze: Mapping[str, Any] | None = None,
 ) -> ScanReport:
-    """Load and repair a model and say for each node who would run it. Dynamic dims may stay open.
+    """Load and repair a model and say for each node who would run it. Dims that are not fixed are assumed.
 
     Raises:
         ModelError: the model cannot be read.
         UsageError: shapes or frozen values do not fit.
     """
     loaded = load_model(model_source, shapes, sample_inputs, freeze=freeze, allow_dynamic=True)
+    open_dims = tuple(option_for(v) for v in loaded.graph.graph.inputs if _is_open(v))
+    assumed = assume_dims(loaded.graph) if open_dims else ()
     model = repair(loaded)
     verdicts = judge(model)
     nodes = list(model.graph.graph)
     refused = {n for n in nodes if not verdicts[n.name or ""]}
     groups = group_foreign(nodes, refused)
     foreign = {n for group in groups for n in group}
-    lost = {n: reason for n in foreign if (reason := refusal_of(n, model.graph.graph.opset_imports))}
+    lost = {n: reason for n in foreign if (reason := refusal(n, model.graph))}
     rows = []
     for node in nodes:
         owner = "none" if node in lost else "onnxruntime" if node in foreign else "tvm"
         verdict = verdicts[node.name or ""]
         if owner == "none":
-            verdict = Verdict.no(f"neither TVM nor onnxruntime knows it: {lost[node].splitlines()[0]}")
+            verdict = Verdict.no(lost[node])
         elif owner == "onnxruntime" and verdict:
             verdict = Verdict.no("TVM could take it, but it stands between nodes of a region")
         rows.append(ScanRow(node.name or "", node.op_type, node.domain, owner, verdict))
     return ScanReport(
-        model.source, model.inputs, model.outputs, tuple(rows), len(groups), model.changes, _open_dims(model)
+        model.source, loaded.inputs, loaded.outputs, tuple(rows), len(groups), model.changes, open_dims, assumed
     )
 
 
-def _open_dims(model: Model) -> tuple[str, ...]:
-    return tuple(option_for(v) for v in model.graph.graph.inputs if any(not isinstance(d, int) for d in v.shape or ()))
+def _is_open(value: onnx_ir.Value) -> bool:
+    return value.shape is None or any(not isinstance(d, int) for d in value.shape)

@@ -8,7 +8,10 @@ import onnx_ir
 
 from tvmstack.core.errors import ModelError, UsageError, nearest
 
-__all__ = ["dynamic_dims", "fix_shapes"]
+__all__ = ["assume_dims", "dynamic_dims", "fix_shapes", "option_for"]
+
+# What `assume_dims` takes: a batch of one, pictures of 3x224x224, everything else 32 long.
+_BATCH, _CHANNELS, _PICTURE, _LENGTH = 1, 3, 224, 32
 
 
 def fix_shapes(
@@ -42,6 +45,31 @@ def dynamic_dims(model: onnx_ir.Model) -> dict[str, list[tuple[int, str]]]:
         if dims:
             found[value.name or ""] = dims
     return found
+
+
+def assume_dims(model: onnx_ir.Model) -> tuple[str, ...]:
+    """Give each open dim a usual number, to look at a model; return the --shape options that say the same."""
+    symbols: dict[str, int] = {}
+    for value in model.graph.inputs:
+        for index, dim in enumerate(value.shape or ()):
+            if not isinstance(dim, int) and dim.value is not None:
+                symbols.setdefault(dim.value, _usual(index, len(value.shape or ())))
+    _bind(model, symbols)
+    options = []
+    for value in model.graph.inputs:
+        rank = len(value.shape) if value.shape is not None else 4
+        dims = [d if isinstance(d, int) else _usual(i, rank) for i, d in enumerate(value.shape or [None] * 4)]
+        value.shape = onnx_ir.Shape(dims)
+        options.append(option_for(value))
+    return tuple(options)
+
+
+def _usual(index: int, rank: int) -> int:
+    if index == 0:
+        return _BATCH
+    if rank != 4:
+        return _LENGTH
+    return _CHANNELS if index == 1 else _PICTURE
 
 
 def _fix(value: onnx_ir.Value, dims: tuple[int, ...], symbols: dict[str, int]) -> bool:

@@ -33,7 +33,7 @@ _NEVER = frozenset(
 )
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 # A result may take this much, or this many times what it is made from.
-_FREE_BYTES = 1 << 22
+_FREE_BYTES = 1 << 24
 _GROWTH = 2
 
 

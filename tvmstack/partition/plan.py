@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import onnx
 import onnx_ir
 import onnxruntime
 
-from tvmstack.core.errors import ModelError, nearest
+from tvmstack.core.errors import ModelError
 from tvmstack.core.model import Model
 from tvmstack.core.verdict import Verdict
-from tvmstack.graph.evaluate import refusal_of, session_options
+from tvmstack.graph.evaluate import session_options
 from tvmstack.partition.grouping import group_foreign
+from tvmstack.partition.refusals import first_line, operator_of, refusal
 from tvmstack.partition.region import Region, cut
 from tvmstack.partition.verdicts import judge
 
@@ -117,30 +116,8 @@ def _check(region: Region, group: Sequence[onnx_ir.Node], model: onnx_ir.Model) 
     try:
         onnxruntime.InferenceSession(region.model, session_options(), providers=["CPUExecutionProvider"])
     except Exception as err:
-        culprit = next(((n, why) for n in group if (why := _refusal(n, model))), None)
+        culprit = next(((n, why) for n in group if (why := refusal(n, model))), None)
         if culprit is None:
-            raise ModelError(f"onnxruntime refuses the region from {group[0].name} on: {_line(err)}") from err
+            raise ModelError(f"onnxruntime refuses the region from {group[0].name} on: {first_line(err)}") from err
         node, reason = culprit
-        raise ModelError(f"nothing can run node {node.name} ({_operator(node)}): {reason}") from err
-
-
-def _refusal(node: onnx_ir.Node, model: onnx_ir.Model) -> str:
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    known = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain}
-    refusal = refusal_of(node, model.graph.opset_imports)
-    if refusal and domain == "" and node.op_type not in known:
-        return (
-            f"ONNX has no operator {node.op_type}; {nearest(node.op_type, known) if len(known) < 400 else ''}".rstrip(
-                "; "
-            )
-        )
-    return _line(refusal) if refusal else ""
-
-
-def _operator(node: onnx_ir.Node) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-
-
-def _line(problem: Any) -> str:
-    text = str(problem).strip().splitlines() or [type(problem).__name__]
-    return text[0].split(" : ")[-1][:300]
+        raise ModelError(f"nothing can run node {node.name} ({operator_of(node)}): {reason}") from err
