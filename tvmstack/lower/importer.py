@@ -52,7 +52,7 @@ class _Importer:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.graph = model.graph.graph
-        self.opsets = dict(model.graph.opset_imports)
+        self.opsets: dict[str, int] = dict(model.graph.opset_imports)
         self.builder = relax.BlockBuilder()
         self.values: dict[onnx_ir.Value, Expr] = {}
         self.known: dict[onnx_ir.Value, np.ndarray | None] = {}
@@ -62,11 +62,15 @@ class _Importer:
     def run(self) -> Any:
         params = [self._param(value) for value in self.graph.inputs if value.const_value is None]
         with self.builder.function("main", params):
-            with self.builder.dataflow():
-                for node in self.graph:
-                    self._node(node)
-                results = [self._value(value) for value in self.graph.outputs]
-                body = self.builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
+            try:
+                with self.builder.dataflow():
+                    for node in self.graph:
+                        self._node(node)
+                    results = [self._value(value) for value in self.graph.outputs]
+                    body = self.builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
+            except ModelError:
+                self.builder._end_block()  # a block left open is reported on stderr when the builder goes
+                raise
             self.builder.emit_func_output(body)
         module = self.builder.get()
         main = module["main"].with_attr("num_input", len(params))
@@ -137,7 +141,8 @@ class _Importer:
             raise ModelError(f"no converter for operator {node.op_type} of domain {domain or 'ai.onnx'}")
         inputs = [None if v is None or v.name == "" else self._value(v) for v in node.inputs]
         constants = [None if v is None or v.name == "" else self._constant(v) for v in node.inputs]
-        result = converter(Context(self.builder, node, self.opsets.get(domain, 1), inputs, constants))
+        opset = self.opsets.get(domain, self.opsets.get("ai.onnx", 1) if domain == "" else 1)
+        result = converter(Context(self.builder, node, opset, inputs, constants))
         return list(result) if isinstance(result, (list, tuple)) else [result]
 
     def _region(self, node: onnx_ir.Node) -> Sequence[Expr]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 
 from tvmstack._tvm import relax, te, tirx
 from tvmstack.core.errors import ModelError
@@ -24,7 +26,7 @@ from tvmstack.lower.converters._context import (
 )
 from tvmstack.lower.converters.reduction import max_of_numbers, min_of_numbers
 
-__all__ = ["CONVERTERS"]
+__all__ = ["CONVERTERS", "scatter_rows"]
 
 _op = relax.op
 
@@ -89,24 +91,81 @@ def _gather_nd(ctx: Context) -> Expr:
     return ctx.te(compute, ctx.input(0), ctx.input(1), name="gather_nd")
 
 
-_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max": "max"}
+_REDUCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "none": lambda old, new: new,
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "min": tirx.min,
+    "max": tirx.max,
+}
 
 
 def _scatter_elements(ctx: Context) -> Expr:
-    shape = ctx.shape()
+    shape, updates = ctx.shape(), ctx.shape(2)
     axis = ctx.axis(0, len(shape))
-    indices = _wrapped(ctx, ctx.emit(cast(ctx.input(1), "int64")), shape[axis])
-    return _op.scatter_elements(ctx.input(0), indices, ctx.input(2), axis, _REDUCTIONS[ctx.attr("reduction", "none")])
+    steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+
+    def places(indices: Any) -> Any:
+        def at(*index: Any) -> Any:
+            parts = [_inside(indices(*index), shape[a]) if a == axis else index[a] for a in range(len(shape))]
+            return _flat(parts, steps)
+
+        return te.compute(updates, at, name="places")
+
+    rows = ctx.te(places, ctx.input(1), name="places")
+    return _scattered(ctx, rows, 1)
 
 
 def _scatter_nd(ctx: Context) -> Expr:
-    shape, depth = ctx.shape(), ctx.shape(1)[-1]
-    indices = ctx.emit(cast(ctx.input(1), "int64"))
-    dims = const(np.asarray(shape[:depth], np.int64))
-    below = ctx.emit(_op.less(indices, scalar(0, "int64")))
-    indices = ctx.emit(_op.where(below, ctx.emit(_op.add(indices, dims)), indices))
-    reduction = _REDUCTIONS[ctx.attr("reduction", "none")]
-    return _op.scatter_nd(ctx.input(0), indices, ctx.input(2), reduction)
+    shape, ishape = ctx.shape(), ctx.shape(1)
+    depth = ishape[-1]
+    steps = [math.prod(shape[i + 1 : depth]) for i in range(depth)]
+
+    def places(indices: Any) -> Any:
+        return te.compute(
+            ishape[:-1] or (1,),
+            lambda *i: _flat([_inside(indices(*i[: len(ishape) - 1], k), shape[k]) for k in range(depth)], steps),
+            name="places",
+        )
+
+    return _scattered(ctx, ctx.te(places, ctx.input(1), name="places"), math.prod(shape[depth:]))
+
+
+def _flat(parts: Sequence[Any], steps: Sequence[int]) -> Any:
+    total = tirx.const(0, "int64")
+    for part, step in zip(parts, steps, strict=True):
+        total = total + tirx.Cast("int64", part) * step
+    return total
+
+
+def _scattered(ctx: Context, places: Expr, width: int) -> Expr:
+    """Write the updates, rows of `width` elements, over a copy of the data at rows `places`, one after the other."""
+    shape, count = ctx.shape(), math.prod(shape_of(places))
+    data = ctx.emit(_op.reshape(ctx.input(0), (math.prod(shape) // width, width)))
+    rows = ctx.emit(_op.reshape(places, (count,)))
+    updates = ctx.emit(_op.reshape(ctx.input(2), (count, width)))
+    choose = _REDUCTIONS[ctx.attr("reduction", "none")]
+    done = ctx.te(lambda *tensors: scatter_rows(choose, *tensors), data, rows, updates, name="scatter")
+    return _op.reshape(done, shape)
+
+
+def scatter_rows(choose: Callable[[Any, Any], Any], data: Any, rows: Any, updates: Any) -> Any:
+    """Return data (R, W) with data[rows[i]] = choose(data[rows[i]], updates[i]) for each i in turn."""
+    height, width, count = int(data.shape[0]), int(data.shape[1]), int(rows.shape[0])
+
+    def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
+        source, places, new = ins
+        (out,) = outs
+        with IRBuilder() as builder:
+            # A loop of one turn: a builder takes one statement, and its wrapper for several warns in code generation.
+            with T.serial(0, 1):
+                with T.serial(0, height) as row, T.serial(0, width) as column:
+                    T.buffer_store(out, source[row, column], [row, column])
+                with T.serial(0, count) as i, T.serial(0, width) as column:
+                    T.buffer_store(out, choose(out[places[i], column], new[i, column]), [places[i], column])
+            return builder.get()
+
+    return te.extern([(height, width)], [data, rows, updates], body, dtype=[str(data.dtype)], name="scatter")
 
 
 def _one_hot(ctx: Context) -> Expr:

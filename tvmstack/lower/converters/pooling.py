@@ -23,6 +23,7 @@ from tvmstack.lower.converters._context import (
     widened,
 )
 from tvmstack.lower.converters.convolution import explicit_pads
+from tvmstack.lower.converters.indexing import scatter_rows
 
 __all__ = ["CONVERTERS"]
 
@@ -195,9 +196,12 @@ def _max_unpool(ctx: Context) -> Expr:
     if not is_float(ctx.dtype()):
         raise ModelError("only floating-point data can be unpooled")
     size = math.prod(out)
-    zeros = ctx.emit(_op.full((size,), scalar(0, ctx.dtype()), ctx.dtype()))
-    flat = [ctx.emit(_op.reshape(ctx.input(i), (math.prod(ctx.shape(i)),))) for i in (0, 1)]
-    return _op.reshape(ctx.emit(_op.scatter_elements(zeros, flat[1], flat[0], 0, "update")), out)
+    zeros = ctx.emit(_op.full((size, 1), scalar(0, ctx.dtype()), ctx.dtype()))
+    count = math.prod(ctx.shape())
+    updates = ctx.emit(_op.reshape(ctx.input(0), (count, 1)))
+    rows = ctx.emit(_op.reshape(ctx.input(1), (count,)))
+    done = ctx.te(lambda *tensors: scatter_rows(lambda _, new: new, *tensors), zeros, rows, updates, name="unpool")
+    return _op.reshape(done, out)
 
 
 CONVERTERS: Mapping[tuple[str, str], Converter] = {

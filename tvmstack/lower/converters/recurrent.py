@@ -228,7 +228,8 @@ def _kernel(cell: _Cell, names: Sequence[str], tensors: Sequence[Any]) -> Any:
 
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
         with IRBuilder() as builder:
-            with T.seq_scope():
+            # A loop of one turn: a builder takes one statement, and its wrapper for several warns in code generation.
+            with T.serial(0, 1):
                 _emit(cell, ins[:4], dict(zip(names, ins[4:], strict=True)), outs)
             return builder.get()
 
@@ -254,7 +255,7 @@ def _emit_product(cell: _Cell, weights: Any, vector: Any, products: Any, offset:
     panels = int(weights.shape[0])
     loop = T.parallel if panels * _PANEL * cell.hidden * cell.batch >= _PARALLEL_WORK and panels > 1 else T.serial
     blocks, rest = divmod(cell.batch, _ROWS)
-    with loop(0, panels) as panel, T.seq_scope():
+    with loop(0, panels) as panel:
         if blocks:
             with T.serial(0, blocks) as block:
                 _emit_panel(cell, weights, vector, products, offset, panel, [block * _ROWS + i for i in range(_ROWS)])
