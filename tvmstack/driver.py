@@ -319,17 +319,17 @@ def _build(prepared: _Prepared, chosen: _Chosen, threads: int | None) -> Artifac
 
     folder = tempfile.TemporaryDirectory(prefix="tvmstack-build-")
     library, path = Path(folder.name) / "library.so", Path(folder.name) / "artifact.so"
-    manifest = _manifest(prepared, chosen, threads or prepared.device.cores)
     regions = [(r.digest, r.model) for r in prepared.plan.regions]
     try:
         with _clock(prepared.seconds, "build"):
-            build_library(prepared.lowered, chosen.choices, library)
+            arena = build_library(prepared.lowered, chosen.choices, library)
         with _clock(prepared.seconds, "write"):
-            written = write_artifact(path, library, prepared.lowered.weights, regions, manifest)
+            described = _manifest(prepared, chosen, arena, threads or prepared.device.cores)
+            manifest = write_artifact(path, library, prepared.lowered.weights, regions, described)
             library.unlink()
     except OSError as err:
         raise SetupError(f"cannot build in {folder.name}: {_disk_words(err)}; TMPDIR names another place") from err
-    return Artifact(path, written or manifest, _report(prepared, chosen, path, manifest), folder)
+    return Artifact(path, manifest, _report(prepared, chosen, path, manifest), folder)
 
 
 def tune(
@@ -427,3 +427,73 @@ def check(artifact: str | Path) -> list[dict[str, Any]]:
     from tvmstack.artifact import check as check_artifact
 
     return [row.to_json() for row in check_artifact(Path(artifact))]
+
+
+def _manifest(prepared: _Prepared, chosen: _Chosen, arena: int, threads: int) -> Manifest:
+    from tvmstack.artifact.manifest import Manifest
+
+    plan, lowered = prepared.plan, prepared.lowered
+    return Manifest.describe(
+        device=prepared.device,
+        inputs=plan.model.inputs,
+        outputs=plan.model.outputs,
+        source={"name": plan.model.source, "digest": plan.model.digest},
+        changes=plan.model.changes,
+        pipeline={"text": lowered.pipeline.text, "digest": lowered.pipeline.digest},
+        plan={
+            "tvm_nodes": sum(1 for verdict in plan.verdicts.values() if verdict),
+            "regions": [
+                {
+                    "digest": r.digest,
+                    "nodes": list(r.nodes),
+                    "reasons": list(r.reasons),
+                    "inputs": [s.to_json() for s in r.inputs],
+                    "outputs": [s.to_json() for s in r.outputs],
+                }
+                for r in plan.regions
+            ],
+        },
+        kernels=[_kernel_fact(k, chosen, prepared.device) for k in lowered.kernels],
+        memory={"weights_bytes": sum(w.nbytes for w in lowered.weights), "arena_bytes": arena},
+        threads=threads,
+    )
+
+
+def _kernel_fact(kernel: Kernel, chosen: _Chosen, device: Device) -> dict[str, Any]:
+    from tvmstack import schedules
+
+    choice = chosen.choices.get(kernel.name) or schedules.default_choice(kernel.func, device)
+    return {
+        "name": kernel.name,
+        "template": choice.template,
+        "choice": choice.to_json(),
+        "flops": kernel.flops,
+        "bytes": kernel.bytes,
+        "calls": kernel.calls,
+        "nodes": list(kernel.nodes),
+        **chosen.facts[kernel.name],
+    }
+
+
+def _report(prepared: _Prepared, chosen: _Chosen, path: Path, manifest: Manifest) -> dict[str, Any]:
+    """Return what `compile` tells, as plain data; comparison, tuning and times are added as they happen."""
+    sources = Counter(fact["source"] for fact in chosen.facts.values())
+    memory = manifest.memory
+    return {
+        "path": str(path),
+        "size_bytes": path.stat().st_size,
+        "source": prepared.plan.model.source,
+        "device": prepared.device.id,
+        "threads": manifest.threads,
+        "nodes": len(prepared.plan.verdicts),
+        "tvm_nodes": manifest.plan["tvm_nodes"],
+        "regions": manifest.plan["regions"],
+        "kernels": len(prepared.lowered.kernels),
+        "sources": dict(sources),
+        "weights_bytes": memory.get("weights_bytes", 0),
+        "arena_bytes": memory.get("arena_bytes", 0),
+        "library_digest": manifest.digests["library"],
+        "changes": list(prepared.plan.model.changes),
+        "tuning": None,
+        "verification": None,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -55,7 +56,8 @@ def verification_line(result: Mapping[str, Any] | None) -> str:
 def manifest_page(data: Mapping[str, Any], kernels: bool) -> RenderableType:
     """Return an artifact's manifest for people, with every kernel where asked."""
     table = _pairs()
-    table.add_row("made", f"{data['created']} by tvmstack {data['versions'].get('tvmstack', '?')}")
+    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(data["created"]))
+    table.add_row("made", f"{made} by tvmstack {data['versions'].get('tvmstack', '?')}")
     table.add_row("versions", ", ".join(f"{k} {v}" for k, v in data["versions"].items() if k != "tvmstack"))
     table.add_row("model", f"{data['source']['name']} (sha256 {data['source']['digest'][:16]}…)")
     table.add_row(
