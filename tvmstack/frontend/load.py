@@ -67,7 +67,12 @@ def save_onnx(model: Model, path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     weights = sum(v.const_value.nbytes for v in model.graph.graph.initializers.values() if v.const_value is not None)
     beside = f"{target.name}.data" if weights > 1 << 30 else None
-    onnx_ir.save(model.graph, target, external_data=beside)
+    if beside is None:
+        # The copy shares the weights' arrays; reading external ones into it leaves the model's own on disk.
+        whole = onnx_ir.external_data.load_to_model(model.graph.clone())
+        onnx_ir.save(whole, target)
+    else:
+        onnx_ir.save(model.graph, target, external_data=beside)
     return target
 
 

@@ -57,4 +57,9 @@ def _ask_onnxruntime(model: onnx_ir.Model) -> None:
 
 
 def _unknown(model: onnx_ir.Model) -> int:
-    return sum(static_shape(v) is None for n in model.graph for v in n.outputs if v.name)
+    return sum(not _is_known(v) for n in model.graph for v in n.outputs if v.name)
+
+
+def _is_known(value: onnx_ir.Value) -> bool:
+    declared = value.meta.get(_DECLARED)
+    return static_shape(value) is not None or (declared is not None and all(isinstance(d, int) for d in declared))

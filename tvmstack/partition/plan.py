@@ -101,9 +101,10 @@ def _insert(
 
 
 def _drop_unused_weights(graph: onnx_ir.Graph) -> None:
-    outputs = set(graph.outputs)
+    # Not `uses()`: bodies of nodes that are gone still count there.
+    used = {*graph.outputs, *(v for n in graph.all_nodes() for v in n.inputs)}
     for name, value in list(graph.initializers.items()):
-        if not value.uses() and value not in outputs:
+        if value not in used:
             graph.initializers.pop(name)
 
 

@@ -11,7 +11,7 @@ import onnx_ir
 
 from tvmstack.core.errors import ModelError
 from tvmstack.core.model import Model, TensorSpec
-from tvmstack.graph.values import captured_values, spec_of
+from tvmstack.graph.values import captured_values, spec_of, subgraphs_of
 
 __all__ = ["Region", "cut"]
 
@@ -47,7 +47,7 @@ def cut(
     Raises:
         ModelError: the region is over 2 GB.
     """
-    inputs, weights, outputs = _border(nodes)
+    inputs, weights, outputs = _border(model.graph.graph, nodes)
     data = _serialize(model, nodes, inputs, weights, outputs)
     region = Region(
         hashlib.sha256(data).hexdigest()[:16],
@@ -61,30 +61,23 @@ def cut(
 
 
 def _border(
+    graph: onnx_ir.Graph,
     nodes: Sequence[onnx_ir.Node],
 ) -> tuple[list[onnx_ir.Value], list[onnx_ir.Value], list[onnx_ir.Value]]:
     inside = set(nodes)
     made = {v for n in nodes for v in n.outputs}
     read: dict[onnx_ir.Value, None] = {}
     for node in nodes:
-        for value in (*node.inputs, *captured_values(node)):
-            if value is not None and value.name != "" and value not in made:
-                read[value] = None
+        read.update(dict.fromkeys(v for v in _reads(node) if v not in made))
+    wanted = {v for n in graph if n not in inside for v in _reads(n)}
     inputs = [v for v in read if not v.is_initializer()]
     weights = [v for v in read if v.is_initializer()]
-    outputs = [v for n in nodes for v in n.outputs if v.name and (v.is_graph_output() or _used_outside(v, inside))]
+    outputs = [v for n in nodes for v in n.outputs if v.name and (v.is_graph_output() or v in wanted)]
     return inputs, weights, outputs
 
 
-def _used_outside(value: onnx_ir.Value, inside: set[onnx_ir.Node]) -> bool:
-    return any(_main_node(user) not in inside for user in value.consumers())
-
-
-def _main_node(node: onnx_ir.Node) -> onnx_ir.Node:
-    """Return the node of the main graph that holds this one, itself where it stands there."""
-    while isinstance(node.graph, onnx_ir.Graph) and (parent := getattr(node.graph, "parent_node", None)) is not None:
-        node = parent
-    return node
+def _reads(node: onnx_ir.Node) -> list[onnx_ir.Value]:
+    return [v for v in (*node.inputs, *captured_values(node)) if v is not None and v.name != ""]
 
 
 def _serialize(
@@ -127,6 +120,4 @@ def _tensor(value: onnx_ir.Value) -> onnx.TensorProto:
 
 
 def _inner(node: onnx_ir.Node) -> list[onnx_ir.Node]:
-    from tvmstack.graph.values import subgraphs_of
-
     return [n for body in subgraphs_of(node) for n in body.all_nodes()]
