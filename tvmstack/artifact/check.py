@@ -1,0 +1,110 @@
+"""Does an artifact fit this machine? One row for each promise; nothing of it is executed."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tvmstack.artifact.elf import Section
+from tvmstack.artifact.manifest import REGIONS, WEIGHTS, Manifest, installed_versions, read_with_sections
+from tvmstack.core.device import Device, detect_device
+from tvmstack.core.errors import ArtifactError, SetupError, TvmstackError
+from tvmstack.core.verdict import Verdict
+
+__all__ = ["CheckRow", "check", "require"]
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """One thing that must hold, and whether it does."""
+
+    name: str
+    verdict: Verdict
+    error: type[TvmstackError] = ArtifactError
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as plain data."""
+        return {"name": self.name, "ok": self.verdict.ok, "reason": self.verdict.reason, "hint": self.verdict.hint}
+
+
+def check(path: Path, digests: bool = True) -> list[CheckRow]:
+    """Return one row for each promise of the artifact `path`, digests of the parts included unless left out.
+
+    Raises:
+        ArtifactError: the file is no artifact or its manifest is damaged.
+    """
+    manifest, sections = read_with_sections(path)
+    rows = [CheckRow("format", Verdict.yes())]
+    if digests:
+        rows += _digest_rows(path, manifest, sections)
+    rows += [_cpu_row(manifest), *_version_rows(manifest), _onnxruntime_row(manifest)]
+    return rows
+
+
+def require(path: Path, digests: bool = True) -> None:
+    """Raise the first broken promise of `path` as an error that names it."""
+    for row in check(path, digests):
+        if not row.verdict:
+            hint = f" {row.verdict.hint}" if row.verdict.hint else ""
+            raise row.error(f"{path} cannot be loaded: {row.verdict.reason}.{hint}")
+
+
+def _digest_rows(path: Path, manifest: Manifest, sections: dict[str, Section]) -> list[CheckRow]:
+    rows = []
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+        view = memoryview(image)
+        spans = {
+            "library": (64, int(manifest.digests["library_size"])),
+            "weights": _span(sections[WEIGHTS]),
+            "regions": _span(sections[REGIONS]),
+        }
+        for name, (start, end) in spans.items():
+            part = view[start:end]
+            same = hashlib.sha256(part).hexdigest() == manifest.digests[name]
+            part.release()
+            damaged = Verdict.no(f"its {name} part is damaged (digest differs)", "Copy or build it again.")
+            rows.append(CheckRow(f"{name} digest", Verdict.yes() if same else damaged))
+        view.release()
+    return rows
+
+
+def _span(section: Section) -> tuple[int, int]:
+    return section.offset, section.offset + section.size
+
+
+def _cpu_row(manifest: Manifest) -> CheckRow:
+    built, here = Device.from_json(manifest.device), detect_device()
+    if built.arch != here.arch:
+        return CheckRow("cpu", Verdict.no(f"it was built for {built.arch}, this machine is {here.arch}"))
+    missing = [f for f in built.features if f not in here.features]
+    if missing:
+        words = f"it was built for {built.mcpu} and needs CPU features that this machine lacks: {', '.join(missing)}"
+        return CheckRow("cpu", Verdict.no(words, f"Compile it with --device cpu:{here.mcpu}."))
+    return CheckRow("cpu", Verdict.yes())
+
+
+def _version_rows(manifest: Manifest) -> list[CheckRow]:
+    here = installed_versions()
+    words: dict[str, tuple[str, Callable[[str], str]]] = {
+        "tvm": ("apache-tvm", lambda v: ".".join(v.split(".")[:2])),
+        "ffi": ("apache-tvm-ffi", lambda v: ".".join(v.split(".")[:2])),
+    }
+    rows = []
+    for key, (package, abi) in words.items():
+        built = str(manifest.versions.get(key, ""))
+        same = bool(here[key]) and abi(built) == abi(here[key])
+        installed = here[key] or "none"
+        verdict = Verdict.no(f"it was built with {package} {built}, installed is {installed}", f"Install {package}=={built}.")
+        rows.append(CheckRow(f"{key} ABI", Verdict.yes() if same else verdict))
+    return rows
+
+
+def _onnxruntime_row(manifest: Manifest) -> CheckRow:
+    if not manifest.regions or installed_versions()["onnxruntime"]:
+        return CheckRow("onnxruntime", Verdict.yes(), SetupError)
+    reason = f"{len(manifest.regions)} region(s) of it run in onnxruntime, which is not installed"
+    return CheckRow("onnxruntime", Verdict.no(reason, "pip install onnxruntime"), SetupError)

@@ -1,0 +1,55 @@
+"""TVM's runtime library without the tvm package: found beside it, opened with ctypes, driven through tvm_ffi."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from tvmstack.core.errors import ArtifactError, SetupError
+
+__all__ = ["load_module", "runtime_library", "set_thread_count"]
+
+_SET_CONCURRENCY = "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"
+
+
+@functools.cache
+def runtime_library() -> ctypes.CDLL:
+    """Open libtvm_runtime, once in the process.
+
+    Raises:
+        SetupError: apache-tvm is not installed, or has no runtime library where one is expected.
+    """
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or spec.origin is None:
+        raise SetupError("apache-tvm is not installed: pip install 'apache-tvm>=0.27,<0.28'")
+    folder = Path(spec.origin).parent
+    path = next((p for p in (folder / "lib" / "libtvm_runtime.so", folder / "libtvm_runtime.so") if p.exists()), None)
+    if path is None:
+        raise SetupError(f"no libtvm_runtime.so below {folder}: reinstall apache-tvm")
+    try:
+        return ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    except OSError as err:
+        raise SetupError(f"cannot open TVM's runtime: {err}") from err
+
+
+def load_module(path: Path) -> Any:
+    """Open an artifact as a tvm_ffi module that holds a VM executable.
+
+    Raises:
+        ArtifactError: the loader refuses the file.
+    """
+    runtime_library()
+    import tvm_ffi
+
+    try:
+        return tvm_ffi.load_module(str(path.resolve()))
+    except (RuntimeError, OSError, ValueError) as err:
+        raise ArtifactError(f"{path} cannot be loaded: {str(err).strip().splitlines()[-1]}") from err
+
+
+def set_thread_count(threads: int) -> None:
+    """Say how many threads the calling thread's pool shall have; holds only before that pool is first used."""
+    getattr(runtime_library(), _SET_CONCURRENCY)(ctypes.c_int(threads))
