@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from tvmstack._tvm import is_constant, te, tirx, topi
+from tvmstack._tvm import is_constant, te, tirx
 from tvmstack.lower.converters._context import element_type, is_float
-from tvmstack.lower.converters.reduction import max_of_numbers, min_of_numbers
 
 __all__ = ["NAN_SAFE"]
 
@@ -66,43 +65,9 @@ def _broadcast(func: Callable[[Any, Any], Any], a: Any, b: Any, name: str) -> An
     return te.compute(out, lambda *i: func(read(a, shapes[0], i), read(b, shapes[1], i)), name=name)
 
 
-def _row_extreme(name: str, reducer: Callable[..., Any], stock: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    def legalize(bb: Any, call: Any) -> Any:
-        rank = len(call.args[0].ty.shape.values)
-        given = call.attrs.axis
-        axes = sorted({int(a) % rank for a in given}) if given is not None else list(range(rank))
-        keep = bool(call.attrs.keepdims)
-
-        def compute(x: Any) -> Any:
-            if not _is_float(x):
-                return stock(x, axes, keep)
-            return _first_or_extreme(x, axes, keep, reducer, name)
-
-        return bb.call_te(compute, call.args[0], primfunc_name_hint=name)
-
-    return legalize
-
-
-def _first_or_extreme(x: Any, axes: Sequence[int], keep: bool, reducer: Callable[..., Any], name: str) -> Any:
-    """The extreme of the numbers, but the first element of a row where that is NaN (as onnxruntime)."""
-    rank = len(x.shape)
-    ks = {a: te.reduce_axis((0, int(x.shape[a])), f"k{a}") for a in axes}
-    out = [1 if a in ks else int(d) for a, d in enumerate(x.shape) if keep or a not in ks]
-
-    def read(index: tuple[Any, ...], at: Mapping[int, Any]) -> Any:
-        rest = [i for a, i in enumerate(index) if a not in at] if keep else list(index)
-        return x(*(at[a] if a in at else rest.pop(0) for a in range(rank)))
-
-    best = te.compute(out, lambda *i: reducer(read(i, ks), axis=list(ks.values())), name=f"{name}_numbers")
-    first = dict.fromkeys(axes, 0)
-    return te.compute(out, lambda *i: tirx.Select(tirx.isnan(read(i, first)), read(i, first), best(*i)), name=name)
-
-
 NAN_SAFE: Mapping[str, Callable[[Any, Any], Any]] = {
     "relax.clip": _clip,
-    "relax.max": _row_extreme("max", max_of_numbers, topi.max),
     "relax.maximum": _extreme("maximum", tirx.max),
-    "relax.min": _row_extreme("min", min_of_numbers, topi.min),
     "relax.minimum": _extreme("minimum", tirx.min),
     "relax.nn.relu": _relu,
 }

@@ -24,7 +24,7 @@ from tvmstack.lower.converters._context import (
     scalar,
     shape_of,
 )
-from tvmstack.lower.converters.reduction import max_of_numbers, min_of_numbers
+from tvmstack.lower.converters.reduction import extreme_of_numbers, first_of
 
 __all__ = ["CONVERTERS", "scatter_rows"]
 
@@ -188,35 +188,29 @@ def _one_hot(ctx: Context) -> Expr:
 def _arg_reduce(largest: bool) -> Converter:
     def convert(ctx: Context) -> Expr:
         shape = ctx.shape()
-        axis = ctx.axis(0, len(shape))
-        last, keep = bool(ctx.attr("select_last_index", 0)), bool(ctx.attr("keepdims", 1))
-        out = [*shape[:axis], *([1] if keep else []), *shape[axis + 1 :]]
-        return ctx.te(lambda x: _arg_compute(x, axis, out, keep, largest, last), ctx.input(0), name="arg_reduce")
+        axis, last = ctx.axis(0, len(shape)), bool(ctx.attr("select_last_index", 0))
+        place = _arg_extreme(ctx, ctx.input(0), axis, largest, last)
+        keep = bool(ctx.attr("keepdims", 1))
+        return place if keep else _op.reshape(place, [*shape[:axis], *shape[axis + 1 :]])
 
     return convert
 
 
-def _arg_compute(x: Any, axis: int, out: list[int], keep: bool, largest: bool, last: bool) -> Any:
-    """The extreme value first, then the first or last place where it stands; a NaN at the front stays the best."""
-    dim, dtype = int(x.shape[axis]), str(x.dtype)
-    k1, k2 = te.reduce_axis((0, dim), "k1"), te.reduce_axis((0, dim), "k2")
-
-    def place(index: tuple[Any, ...], k: Any) -> list[Any]:
-        return [*index[:axis], k, *index[axis + (1 if keep else 0) :]]
-
-    best = te.compute(
-        out, lambda *i: (max_of_numbers if largest else min_of_numbers)(x(*place(i, k1)), axis=k1), name="best"
-    )
-
-    def at(*index: Any) -> Any:
-        here = x(*place(index, k2)) == best(*index)
-        if is_float(dtype):
-            front = tirx.isnan(x(*place(index, tirx.const(0, "int32"))))
-            here = tirx.Select(front, k2.var == 0, here)
-        place_or_none = tirx.Select(here, tirx.Cast("int64", k2.var), tirx.const(-1 if last else dim, "int64"))
-        return (te.max if last else te.min)(place_or_none, axis=k2)
-
-    return te.compute(out, at, name="place")
+def _arg_extreme(ctx: Context, x: Expr, axis: int, largest: bool, last: bool) -> Expr:
+    """Return the first (or last) place of the extreme value as int64, the axis kept; a NaN at the front is the best."""
+    dim, rank = shape_of(x)[axis], len(shape_of(x))
+    best = extreme_of_numbers(ctx, x, [axis], largest)
+    steps = const(np.arange(dim, dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(rank)]))
+    nowhere = scalar(-1 if last else dim, "int32")
+    hits = ctx.emit(_op.where(ctx.emit(_op.equal(x, best)), steps, nowhere))
+    place = ctx.emit((_op.max if last else _op.min)(hits, [axis], True))
+    if is_float(dtype_of(x)):
+        # TVM starts a maximum at the lowest finite number: a row of nothing but -inf is hit nowhere.
+        lost = ctx.emit(_op.equal(place, nowhere))
+        place = ctx.emit(_op.where(lost, scalar(dim - 1 if last else 0, "int32"), place))
+        front = ctx.emit(_op.isnan(first_of(ctx, x, [axis])))
+        place = ctx.emit(_op.where(front, scalar(0, "int32"), place))
+    return ctx.emit(_op.astype(place, "int64"))
 
 
 def _top_k(ctx: Context) -> list[Expr]:
@@ -285,8 +279,7 @@ def _hardmax(ctx: Context) -> Expr:
     rows = shape if ctx.opset >= 13 else (math.prod(shape[:axis]), math.prod(shape[axis:]))
     axis = axis if ctx.opset >= 13 else 1
     x = ctx.emit(_op.reshape(ctx.input(0), rows))
-    out = [*rows[:axis], 1, *rows[axis + 1 :]]
-    best = ctx.te(lambda t: _arg_compute(t, axis, out, True, True, False), x, name="arg_reduce")
+    best = _arg_extreme(ctx, x, axis, largest=True, last=False)
     steps = const(np.arange(rows[axis]).reshape([-1 if i == axis else 1 for i in range(len(rows))]))
     hot = ctx.emit(cast(ctx.emit(_op.equal(best, steps)), ctx.dtype()))
     return _op.reshape(hot, shape) if shape_of(hot) != shape else hot

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from tvmstack._tvm import relax, te, tirx
 from tvmstack.lower.converters._context import (
@@ -19,29 +18,29 @@ from tvmstack.lower.converters._context import (
     widened,
 )
 
-__all__ = ["CONVERTERS", "max_of_numbers", "min_of_numbers"]
+__all__ = ["CONVERTERS", "extreme_of_numbers", "first_of"]
 
 _op = relax.op
 # The opset from which on `axes` is an input.
 _AXES_INPUT = {"ReduceSum": 13}
 
 
-def _lowest(dtype: str) -> Any:
-    return tirx.const(-math.inf, dtype) if is_float(dtype) else te.min_value(dtype)
+def extreme_of_numbers(ctx: Context, x: Expr, axes: Sequence[int], largest: bool) -> Expr:
+    """Return the largest (or smallest) element that is no NaN, with the reduced axes kept.
+
+    TVM's own reducers keep a NaN or not by its place; with NaN replaced before they are the ones schedules know.
+    """
+    dtype = dtype_of(x)
+    if is_float(dtype):
+        least = scalar(-math.inf if largest else math.inf, dtype)
+        x = ctx.emit(_op.where(ctx.emit(_op.isnan(x)), least, x))
+    return ctx.emit((_op.max if largest else _op.min)(x, list(axes), True))
 
 
-def _highest(dtype: str) -> Any:
-    return tirx.const(math.inf, dtype) if is_float(dtype) else te.max_value(dtype)
-
-
-# onnxruntime walks a row with "if x > best", from the first element on: a NaN counts only where it stands first. These
-# reducers skip every NaN; te.max and te.min would keep one that stands last.
-max_of_numbers = te.comm_reducer(
-    lambda a, b: tirx.Select(b > a, b, a), lambda t: _lowest(str(t)), name="max_of_numbers"
-)
-min_of_numbers = te.comm_reducer(
-    lambda a, b: tirx.Select(b < a, b, a), lambda t: _highest(str(t)), name="min_of_numbers"
-)
+def first_of(ctx: Context, x: Expr, axes: Sequence[int]) -> Expr:
+    """Return the first element along the axes, which are kept."""
+    zeros, ones = [0] * len(axes), [1] * len(axes)
+    return ctx.emit(_op.strided_slice(x, list(axes), zeros, ones, assume_inbound=True))
 
 
 def _axes(ctx: Context) -> tuple[int, ...] | None:
@@ -92,12 +91,20 @@ def _prod(ctx: Context, x: Expr, axes: tuple[int, ...], keep: bool) -> Expr:
     return _op.prod(x, list(axes), keep)
 
 
-def _extreme(op: Callable[..., Expr]) -> Callable[[Context, Expr, tuple[int, ...], bool], Expr]:
+def _extreme(largest: bool) -> Callable[[Context, Expr, tuple[int, ...], bool], Expr]:
+    op = _op.max if largest else _op.min
+
     def core(ctx: Context, x: Expr, axes: tuple[int, ...], keep: bool) -> Expr:
-        if dtype_of(x) == "bool":
+        dtype = dtype_of(x)
+        if dtype == "bool":
             narrow = ctx.emit(op(ctx.emit(_op.astype(x, "uint8")), list(axes), keep))
             return _op.not_equal(narrow, scalar(0, "uint8"))
-        return op(x, list(axes), keep)
+        if not is_float(dtype):
+            return op(x, list(axes), keep)
+        # onnxruntime walks a row with "if x > best" from its first element on: a NaN counts only where it stands first.
+        best, first = extreme_of_numbers(ctx, x, axes, largest), first_of(ctx, x, axes)
+        y = ctx.emit(_op.where(ctx.emit(_op.isnan(first)), first, best))
+        return y if keep else _op.squeeze(y, list(axes))
 
     return core
 
@@ -139,9 +146,9 @@ CONVERTERS: Mapping[tuple[str, str], Converter] = {
     ("", "ReduceL2"): _reduce(_l2, _op.abs),
     ("", "ReduceLogSum"): _reduce(_log_sum, _op.log),
     ("", "ReduceLogSumExp"): _reduce(_log_sum_exp, _same),
-    ("", "ReduceMax"): _reduce(_extreme(_op.max), _same),
+    ("", "ReduceMax"): _reduce(_extreme(largest=True), _same),
     ("", "ReduceMean"): _reduce(_mean, _same),
-    ("", "ReduceMin"): _reduce(_extreme(_op.min), _same),
+    ("", "ReduceMin"): _reduce(_extreme(largest=False), _same),
     ("", "ReduceProd"): _reduce(_prod, _same),
     ("", "ReduceSum"): _reduce(_sum, _same),
     ("", "ReduceSumSquare"): _reduce(_sum_square, lambda x: _op.multiply(x, x)),
