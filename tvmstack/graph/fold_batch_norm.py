@@ -13,7 +13,7 @@ import onnx_ir
 
 from tvmstack.graph.values import add_initializer, attribute, constant, present, replace_value
 
-__all__ = ["name", "run"]
+__all__ = ["name", "run", "scaled_weight"]
 
 name = "fold-batch-norm"
 _LISTED = 3
@@ -82,12 +82,15 @@ def _scaled(owner: onnx_ir.Node, norm: onnx_ir.Node) -> tuple[np.ndarray, np.nda
     if start.ndim > 1 or start.size not in (1, mean.size):
         return None
     moved = (start - mean) * factor + shift
-    layout = _CHANNELS[owner.op_type](
-        owner, weight, factor.astype(weight.dtype if weight.dtype == np.float64 else np.float64)
-    )
+    layout = scaled_weight(owner, weight, factor)
     if not np.isfinite(moved).all() or not np.isfinite(factor).all():
         return None
     return layout.astype(weight.dtype), moved.astype(weight.dtype)
+
+
+def scaled_weight(owner: onnx_ir.Node, weight: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Return the weight of a Conv, ConvTranspose or Gemm with each output channel times its factor, in float64."""
+    return _CHANNELS[owner.op_type](owner, np.asarray(weight, np.float64), np.asarray(factor, np.float64))
 
 
 def _conv(owner: onnx_ir.Node, weight: np.ndarray, factor: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from tvmstack.core.model import Model
 from tvmstack.graph import (
     drop_sequence_lens,
     explicit_pads,
+    fold_affine,
     fold_batch_norm,
     fold_constants,
     fold_pad,
@@ -61,6 +62,7 @@ _REPEATED = _passes(
     explicit_pads,
     drop_sequence_lens,
     fold_pad,
+    fold_affine,
     fold_batch_norm,
     merge_equal,
     remove_unused,
