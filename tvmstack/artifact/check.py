@@ -98,7 +98,9 @@ def _version_rows(manifest: Manifest) -> list[CheckRow]:
         built = str(manifest.versions.get(key, ""))
         same = bool(here[key]) and abi(built) == abi(here[key])
         installed = here[key] or "none"
-        verdict = Verdict.no(f"it was built with {package} {built}, installed is {installed}", f"Install {package}=={built}.")
+        verdict = Verdict.no(
+            f"it was built with {package} {built}, installed is {installed}", f"Install {package}=={built}."
+        )
         rows.append(CheckRow(f"{key} ABI", Verdict.yes() if same else verdict))
     return rows
 

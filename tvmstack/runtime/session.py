@@ -188,7 +188,9 @@ class Session:
             array = np.from_dlpack(tensor)
             # an output may be an input, a weight or a constant passed through: the caller gets memory of its own
             address = array.ctypes.data
-            shared = array.nbytes <= _SMALL or address in held or self._first <= address < self._first + len(self._image)
+            shared = (
+                array.nbytes <= _SMALL or address in held or self._first <= address < self._first + len(self._image)
+            )
             found[spec.name] = array.copy() if shared else array
         return found
 
@@ -220,5 +222,3 @@ class Session:
 def _kernel_time(name: str, runs: list[dict[str, list[float]]]) -> KernelTime:
     totals = [sum(r.get(name, [])) for r in runs]
     return KernelTime(name, float(np.median(totals)), len(runs[-1][name]))
-
-

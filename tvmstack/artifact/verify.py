@@ -1,0 +1,185 @@
+"""Compare what an artifact computes with what the original model computes, on random and on edge inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tvmstack.core.errors import ModelError
+from tvmstack.core.model import TensorSpec
+
+__all__ = ["Case", "Difference", "Verification", "compare", "make_cases", "verify"]
+
+Feeds = Mapping[str, np.ndarray]
+Run = Callable[[Feeds], Mapping[str, np.ndarray]]
+
+# Largest difference allowed, as a share of the largest |expected| value.
+_TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 1e-2, "bfloat16": 3e-2}
+# Inputs this large amplify rounding, so the same computation in another order may differ more.
+_LARGE, _LARGE_SLACK = 1e3, 10.0
+_QUANTISED = ("int8", "uint8")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of inputs.
+
+    Attributes:
+        name: "random 0", "zeros", "large", "nan", or the caller's.
+        feeds: an array for each input.
+        slack: factor on the tolerance.
+        overflows: values the original does not keep finite are left out of the comparison.
+    """
+
+    name: str
+    feeds: Feeds
+    slack: float = 1.0
+    overflows: bool = False
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one output is from the original's.
+
+    Attributes:
+        output: its name.
+        worst: the largest difference as a share of the largest |expected|.
+        ok: whether that is within tolerance.
+        reason: what is wrong, in words; empty where nothing is.
+    """
+
+    output: str
+    worst: float
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a comparison gave."""
+
+    cases: int
+    worst: float
+    tolerance: float
+    skipped: tuple[str, ...] = ()
+    failures: tuple[tuple[str, Difference], ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output of every case was right."""
+        return not self.failures
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison as plain data."""
+        data = asdict(self)
+        data["failures"] = [{"case": case, **asdict(d)} for case, d in self.failures]
+        data["skipped"] = list(self.skipped)
+        return data
+
+
+def make_cases(specs: Sequence[TensorSpec], seed: int = 0) -> list[Case]:
+    """Return two random cases, zeros, and, where an input is a float, large values and NaN."""
+    cases = [Case(f"random {i}", {s.name: _random(s, seed + i) for s in specs}) for i in range(2)]
+    cases.append(Case("zeros", {s.name: np.zeros(_shape(s), s.dtype) for s in specs}))
+    floats = [s for s in specs if np.dtype(s.dtype).kind == "f"]
+    if floats:
+        large = {s.name: _random(s, seed, _LARGE) for s in specs}
+        cases.append(Case("large", large, slack=_LARGE_SLACK, overflows=True))
+        cases.append(Case("nan", {s.name: _with_nan(s, seed) for s in specs}))
+    return cases
+
+
+def _shape(spec: TensorSpec) -> tuple[int, ...]:
+    return tuple(d if isinstance(d, int) else 1 for d in spec.shape)
+
+
+def _random(spec: TensorSpec, seed: int, scale: float = 1.0) -> np.ndarray:
+    rng = np.random.default_rng([seed, *spec.name.encode()])
+    kind = np.dtype(spec.dtype).kind
+    if kind == "b":
+        return np.asarray(rng.integers(0, 2, _shape(spec)), np.bool_)
+    if kind in "iu":
+        return np.asarray(rng.integers(0, 2, _shape(spec))).astype(spec.dtype)
+    return np.asarray(rng.standard_normal(_shape(spec)) * scale).astype(spec.dtype)
+
+
+def _with_nan(spec: TensorSpec, seed: int) -> np.ndarray:
+    array = _random(spec, seed)
+    if array.dtype.kind == "f" and array.size:
+        array.reshape(-1)[array.size // 2] = np.nan
+    return array
+
+
+def compare(outputs: Sequence[TensorSpec], ours: Feeds, theirs: Feeds, case: Case) -> list[Difference]:
+    """Return one difference an output: floats within tolerance, NaN and infinities in the same places, integers equal."""
+    return [_difference(s.name, np.asarray(ours[s.name]), np.asarray(theirs[s.name]), case) for s in outputs]
+
+
+def _difference(name: str, ours: np.ndarray, theirs: np.ndarray, case: Case) -> Difference:
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        words = f"is {ours.dtype}{list(ours.shape)}, the original gives {theirs.dtype}{list(theirs.shape)}"
+        return Difference(name, float("inf"), False, words)
+    if theirs.size == 0:
+        return Difference(name, 0.0, True)
+    if theirs.dtype.kind not in "fV":
+        return _exact(name, ours, theirs)
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    use = np.isfinite(b)
+    if not case.overflows and not _same_places(a, b):
+        return Difference(name, float("inf"), False, "has NaN or infinity in other places than the original")
+    if not np.isfinite(a[use]).all():
+        return Difference(name, float("inf"), False, "has NaN or infinity where the original is finite")
+    if not use.any():
+        return Difference(name, 0.0, True)
+    largest = float(np.abs(b[use]).max())
+    gaps = np.where(use, np.abs(np.where(use, a - b, 0.0)), 0.0)
+    worst = float(gaps.max()) / largest if largest > 0 else float(gaps.max())
+    limit = _TOLERANCE.get(theirs.dtype.name, 1e-3) * case.slack
+    if worst <= limit:
+        return Difference(name, worst, True)
+    at = np.unravel_index(int(gaps.argmax()), gaps.shape)
+    index = ", ".join(str(int(i)) for i in at)
+    return Difference(name, worst, False, f"at [{index}] is {ours[at]:.6g}, the original gives {theirs[at]:.6g}")
+
+
+def _same_places(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(np.array_equal(np.isnan(a), np.isnan(b)) and np.array_equal(a[np.isinf(a)], b[np.isinf(b)]))
+
+
+def _exact(name: str, ours: np.ndarray, theirs: np.ndarray) -> Difference:
+    gaps = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))
+    allowed = 1.0 if theirs.dtype.name in _QUANTISED else 0.0
+    if gaps.max() <= allowed:
+        return Difference(name, 0.0, True)
+    at = np.unravel_index(int(gaps.argmax()), gaps.shape)
+    index = ", ".join(str(int(i)) for i in at)
+    return Difference(name, float("inf"), False, f"at [{index}] is {ours[at]}, the original gives {theirs[at]}")
+
+
+def verify(outputs: Sequence[TensorSpec], cases: Sequence[Case], run: Run, oracle: Run) -> Verification:
+    """Run every case both ways; a case that the original itself refuses is skipped, and said.
+
+    Raises:
+        ModelError: the original refuses every case.
+    """
+    failures: list[tuple[str, Difference]] = []
+    skipped, worst, done = [], 0.0, 0
+    for case in cases:
+        try:
+            expected = oracle(case.feeds)
+        except ModelError as err:
+            skipped.append(f"{case.name}: {err}")
+            continue
+        done += 1
+        for difference in compare(outputs, run(case.feeds), expected, case):
+            if not difference.ok:
+                failures.append((case.name, difference))
+            elif case.slack == 1.0:
+                worst = max(worst, difference.worst)
+    if not done and cases:
+        raise ModelError(f"the original model refuses every input tried; the last said: {skipped[-1]}")
+    tolerance = max((_TOLERANCE.get(s.dtype, 0.0) for s in outputs), default=0.0)
+    return Verification(done, worst, tolerance, tuple(skipped), tuple(failures))
