@@ -3,9 +3,11 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
-from tests.graph.build import INT64, model, node, values
+from tests.graph.build import BOOL, FLOAT, INT64, model, node, values
 from tvmstack.frontend import scan
 
 pytestmark = pytest.mark.null
@@ -63,3 +65,14 @@ def test_shapes_and_frozen_inputs_are_taken():
     report = scan(proto, {"x": (3, 4)}, freeze={"s": np.array([2, 6])})
     assert report.totals["tvm"] == 1
     assert [s.name for s in report.inputs] == ["x"]
+
+
+def test_a_node_whose_body_captures_values_is_onnxruntimes():
+    def branch(op: str) -> onnx.GraphProto:
+        out = helper.make_tensor_value_info(f"{op}_out", FLOAT, [2, 3])
+        return helper.make_graph([node(op, ["r"], f"{op}_out")], op, [], [out])
+
+    nodes = [node("Relu", ["x"], "r"), node("If", ["c"], "y", then_branch=branch("Abs"), else_branch=branch("Neg"))]
+    report = scan(model(nodes, {"x": (2, 3), "c": ()}, types={"c": BOOL}))
+    assert report.totals == {"tvm": 1, "onnxruntime": 1, "none": 0}
+    assert "freeze the input that decides c" in report.refused[0].verdict.hint

@@ -10,6 +10,8 @@ import onnx
 import onnx_ir
 import onnxruntime
 
+from tvmstack.graph.values import captured_values
+
 __all__ = ["evaluate_node", "infer_node", "refusal_of"]
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +56,7 @@ def infer_node(
 
 def refusal_of(node: onnx_ir.Node, opsets: Mapping[str, int]) -> str:
     """Return onnxruntime's reason for not taking a node, empty where it takes it or the node alone cannot tell."""
-    if any(v is not None and v.name != "" and v.dtype is None for v in node.inputs):
+    if any(v is not None and v.name != "" and v.dtype is None for v in node.inputs) or captured_values(node):
         return ""
     session = _session(node, _types(node), opsets)
     return session if isinstance(session, str) else ""
