@@ -325,7 +325,10 @@ def _quantised() -> list[NodeCase]:
     x = rnd(2, 4, 6) * 3
     u8, i8 = np.uint8, np.int8
     s = np.float32
+    wide = _RNG.integers(0, 255, (2, 3, 600)).astype(u8), _RNG.integers(-128, 127, (600, 7)).astype(i8)
     cases = [
+        node("MatMulInteger", *wide, u8(3), fixed=(1, 2)),
+        node("MatMulInteger", np.full((1, 512), 255, u8), np.full((512, 2), -128, i8), u8(0), fixed=(2,)),
         node("QuantizeLinear", x, s(0.02), u8(128), fixed=(1, 2)),
         node("QuantizeLinear", x, s(0.02), i8(-3), fixed=(1, 2)),
         node("QuantizeLinear", x, s(0.02), fixed=(1,)),

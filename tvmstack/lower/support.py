@@ -26,7 +26,7 @@ _UNSIGNED = frozenset({_D.UINT8, _D.UINT16, _D.UINT32, _D.UINT64})
 _TYPES = _FLOATS | _SIGNED | _UNSIGNED | {_D.BOOL}
 _PACKED = frozenset({_D.INT4, _D.UINT4})
 # Counting ranks costs the square of a row's length.
-_TOP_K_ROW = 1024
+_TOP_K_ROW = 256
 
 
 def supported(node: onnx_ir.Node, opset: int) -> Verdict:

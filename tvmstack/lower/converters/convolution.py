@@ -1,13 +1,14 @@
-"""Convolutions. All end as `relax.nn.conv2d` (or conv3d) in NCHW/OIHW, which the layout pass and the templates know."""
+"""Convolutions. All end as `relax.nn.conv2d` in NCHW/OIHW, which the layout pass and the templates know."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from tvmstack._tvm import relax
+from tvmstack._tvm import relax, te, tirx
 from tvmstack.core.errors import ModelError
 from tvmstack.lower.converters._context import Context, Converter, Expr, const, dtype_of, scalar, shape_of, widened
 
@@ -83,8 +84,31 @@ def convolve(
     if rank == 2:
         return _op.nn.conv2d(x, w, tuple(strides), tuple(pads), tuple(dilations), groups, out_dtype=out_dtype)
     if rank == 3:
-        return _op.nn.conv3d(x, w, tuple(strides), tuple(pads), tuple(dilations), groups, out_dtype=out_dtype)
+        return _volume(ctx, x, w, strides, pads, dilations, groups)
     raise ModelError(f"{rank} spatial axes are too many")
+
+
+def _volume(
+    ctx: Context, x: Expr, w: Expr, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], groups: int
+) -> Expr:
+    """Return a 3-D convolution as one over pictures: the taps along the depth become channels."""
+    (n, c, depth, h, width), (o, per_group, taps, kh, kw) = shape_of(x), shape_of(w)
+    planes = (depth + pads[0] + pads[3] - (taps - 1) * dilations[0] - 1) // strides[0] + 1
+
+    def windows(data: Any) -> Any:
+        def at(i: Any, plane: Any, channel: Any, tap: Any, y: Any, xx: Any) -> Any:
+            place = plane * strides[0] + tap * dilations[0] - pads[0]
+            inside = tirx.all(place >= 0, place < depth)
+            return tirx.if_then_else(inside, data(i, channel, place, y, xx), tirx.const(0, data.dtype))
+
+        return te.compute((n, planes, c, taps, h, width), at, name="windows")
+
+    pictures = ctx.emit(_op.reshape(ctx.te(windows, x, name="windows"), (n * planes, c * taps, h, width)))
+    weight = _reshaped(ctx, w, (o, per_group * taps, kh, kw))
+    edges = (pads[1], pads[2], pads[4], pads[5])
+    y = ctx.emit(_op.nn.conv2d(pictures, weight, tuple(strides[1:]), edges, tuple(dilations[1:]), groups))
+    split = ctx.emit(_op.reshape(y, (n, planes, o, *shape_of(y)[2:])))
+    return _op.permute_dims(split, [0, 2, 1, 3, 4])
 
 
 def _reshaped(ctx: Context, w: Expr, shape: Sequence[int]) -> Expr:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmstack._tvm import relax, te, tirx
+from tvmstack._tvm import is_constant, relax, te, tirx
 from tvmstack.core.errors import ModelError
 from tvmstack.lower.converters._context import Context, Converter, Expr, cast, const, dtype_of, scalar, shape_of
 from tvmstack.lower.converters.convolution import convolve, explicit_pads
@@ -15,6 +15,8 @@ from tvmstack.lower.converters.convolution import convolve, explicit_pads
 __all__ = ["CONVERTERS"]
 
 _op = relax.op
+# 256 products of two differences of bytes sum to less than 2**24, up to which float32 counts exactly.
+_EXACT_TERMS = 256
 
 
 def _spread(ctx: Context, index: int, shape: Sequence[int], axis: int, block: int) -> Expr | None:
@@ -182,11 +184,32 @@ def _centred(ctx: Context, index: int, zero: int, axis_from_end: int | None) -> 
 
 def _matmul_integer(ctx: Context) -> Expr:
     # A zero point of A is one a row, of B one a column.
-    return _op.matmul(_centred(ctx, 0, 2, 2), _centred(ctx, 1, 3, 1))
+    return _integer_product(ctx, _centred(ctx, 0, 2, 2), _centred(ctx, 1, 3, 1))
+
+
+def _integer_product(ctx: Context, a: Expr, b: Expr) -> Expr:
+    """Return the int32 product, computed where float32 is exact and the templates are fast: 256 terms at a time."""
+    inner, total = shape_of(a)[-1], None
+    for start in range(0, inner, _EXACT_TERMS):
+        stop = min(inner, start + _EXACT_TERMS)
+        left = ctx.emit(cast(_part(ctx, a, -1, start, stop), "float32"))
+        right = ctx.emit(cast(_part(ctx, b, max(-2, -len(shape_of(b))), start, stop), "float32"))
+        part = ctx.emit(cast(ctx.emit(_op.matmul(left, right)), "int32"))
+        total = part if total is None else ctx.emit(_op.add(total, part))
+    return total
+
+
+def _part(ctx: Context, x: Expr, axis: int, start: int, stop: int) -> Expr:
+    """Return a stretch of an axis; of a constant as a constant, in float32."""
+    if is_constant(x):
+        return const(np.take(x.value.numpy(), np.arange(start, stop), axis), "float32")
+    if stop - start == shape_of(x)[axis]:
+        return x
+    return ctx.emit(_op.strided_slice(x, [axis % len(shape_of(x))], [start], [stop], assume_inbound=True))
 
 
 def _qlinear_matmul(ctx: Context) -> Expr:
-    total = ctx.emit(_op.matmul(_centred(ctx, 0, 2, 2), _centred(ctx, 3, 5, 1)))
+    total = _integer_product(ctx, _centred(ctx, 0, 2, 2), _centred(ctx, 3, 5, 1))
     a_scale = _row_scale(ctx, 1)
     factor = ctx.emit(_op.divide(ctx.emit(_op.multiply(a_scale, _flat_scale(ctx, 4))), _flat_scale(ctx, 6)))
     return _requantized(ctx, total, factor, _flat_scale(ctx, 7), ctx.dtype(7))
