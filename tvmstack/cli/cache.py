@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +19,9 @@ from tvmstack.cli.options import (
     shapes_from_texts,
     store_option,
 )
+
+if TYPE_CHECKING:
+    from tvmstack.store import Record, Store
 
 __all__ = ["cache"]
 
@@ -31,11 +37,13 @@ def cache() -> None:
 @json_option
 def ls(limit: int, store: str | None, as_json: bool) -> None:
     """List records, the newest first."""
-    from tvmstack import driver
     from tvmstack.cli.output import emit
     from tvmstack.report.tuning import records_page
 
-    emit(driver.cache_ls(store, limit), as_json, records_page)
+    with _opened(store) as records:
+        rows = [_row(record) for record in records.records(limit)]
+        data = {"store": records.name, "total": records.stats()["records"], "records": rows}
+    emit(data, as_json, records_page)
 
 
 @cache.command()
@@ -43,11 +51,11 @@ def ls(limit: int, store: str | None, as_json: bool) -> None:
 @json_option
 def stats(store: str | None, as_json: bool) -> None:
     """Say how much the store holds, by device."""
-    from tvmstack import driver
     from tvmstack.cli.output import emit
     from tvmstack.report.tuning import stats_page
 
-    emit(driver.cache_stats(store), as_json, stats_page)
+    with _opened(store) as records:
+        emit(records.stats(), as_json, stats_page)
 
 
 @cache.command()
@@ -65,9 +73,7 @@ def why(
     from tvmstack.cli.output import emit
     from tvmstack.report.tuning import why_page
 
-    rows = driver.cache_why(
-        model, shapes_from_texts(shapes), device=device, store=store, freeze=frozen_from_texts(freeze)
-    )
+    rows = driver.why(model, shapes_from_texts(shapes), device=device, store=store, freeze=frozen_from_texts(freeze))
     emit(rows, as_json, why_page)
 
 
@@ -77,11 +83,12 @@ def why(
 @json_option
 def export(file: str, store: str | None, as_json: bool) -> None:
     """Write all records to FILE as JSON lines, each with its digest."""
-    from tvmstack import driver
     from tvmstack.cli.output import emit
     from tvmstack.report.tuning import moved_page
 
-    emit(driver.cache_export(store, Path(file)), as_json, moved_page)
+    with _opened(store) as records:
+        number = records.export(Path(file))
+    emit({"records": number, "what": "written to", "file": file}, as_json, moved_page)
 
 
 @cache.command("import")
@@ -90,8 +97,27 @@ def export(file: str, store: str | None, as_json: bool) -> None:
 @json_option
 def import_(file: str, store: str | None, as_json: bool) -> None:
     """Read records from FILE; damaged lines are refused one by one and counted."""
-    from tvmstack import driver
     from tvmstack.cli.output import emit
     from tvmstack.report.tuning import moved_page
 
-    emit(driver.cache_import(store, Path(file)), as_json, moved_page)
+    with _opened(store) as records:
+        number, refused = records.import_(Path(file))
+    emit({"records": number, "what": "read from", "file": file, "refused": refused}, as_json, moved_page)
+
+
+def _opened(store: str | None) -> contextlib.AbstractContextManager[Store]:
+    from tvmstack.store import open_store
+
+    return contextlib.closing(open_store(store))
+
+
+def _row(record: Record) -> dict[str, Any]:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.when))
+    fields = ("device", "template", "status", "is_final", "is_default")
+    return {
+        "when": when,
+        **{name: getattr(record, name) for name in fields},
+        "median_s": record.median_s if record.status == "ok" else None,
+        "workload": record.digest,
+        "choice": record.choice.to_json(),
+    }

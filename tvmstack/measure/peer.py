@@ -28,7 +28,8 @@ def _tvmstack(path: str, inputs: Inputs, threads: int) -> tuple[Runner, str]:
     from tvmstack.runtime import load
 
     session = load(path, threads=threads)
-    return lambda: session.run(inputs), ""
+    mine = {spec.name: inputs[spec.name] for spec in session.inputs}
+    return lambda: session.run(mine), ""
 
 
 def _onnxruntime(path: str, inputs: Inputs, threads: int) -> tuple[Runner, str]:

@@ -35,10 +35,12 @@ def records_page(data: Mapping[str, Any]) -> RenderableType:
         title=f"{count(total, 'record')} in {data['store']}" + (f", {shown} shown" if shown < total else ""),
         title_justify="left",
     )
-    for name in ("when", "device", "template", "median", "trials", "workload"):
-        table.add_column(name, justify="right" if name in ("median", "trials") else "left", overflow="fold")
+    for name in ("when", "device", "template", "median", "kind", "workload"):
+        table.add_column(name, justify="right" if name == "median" else "left", overflow="fold")
     for r in data["records"]:
-        table.add_row(r["when"], r["device"], r["template"], duration(r["median_s"]), str(r["trials"]), r["workload"])
+        kind = "default" if r["is_default"] else "final" if r["is_final"] else "trial"
+        median = duration(r["median_s"]) if r["median_s"] is not None else r["status"]
+        table.add_row(r["when"], r["device"], r["template"], median, kind, r["workload"])
     return table
 
 

@@ -1,0 +1,240 @@
+"""The flow: a model through the rooms to an artifact. Every verb of the command line is a function here.
+
+The order of `compile` is the order of ARCHITECTURE.md; what each step does is in its room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tvmstack.core.device import Device, detect_device
+from tvmstack.core.errors import UsageError, nearest
+from tvmstack.driver.compare import compare_build, compare_reference, compare_with, frozen_of
+from tvmstack.driver.result import Artifact, check_output, seconds_from
+from tvmstack.driver.steps import Progress, Shapes, build, choose, clock, open_records, prepare, tune_kernels
+from tvmstack.measure.machine import require_linker
+
+if TYPE_CHECKING:
+    from tvmstack.frontend import ScanReport
+    from tvmstack.measure.bench import BenchReport
+    from tvmstack.measure.profile import ProfileReport
+
+__all__ = [
+    "Artifact",
+    "bench",
+    "check",
+    "check_output",
+    "compile",
+    "profile",
+    "scan",
+    "seconds_from",
+    "tune",
+    "verify",
+    "why",
+]
+
+
+def compile(
+    model: Any,
+    shapes: Shapes = None,
+    device: str | Device | None = None,
+    tune: float | str | None = None,
+    trials: int | None = None,
+    store: str | Path | None = None,
+    verify: bool = True,
+    onnxruntime_nodes: Collection[str] = (),
+    threads: int | None = None,
+    progress: Progress = None,
+    freeze: Mapping[str, Any] | None = None,
+    sample_inputs: Any = None,
+) -> Artifact:
+    """Compile a model to one shared library, tuned and compared with the original.
+
+    Args:
+        model: a path, bytes, an `onnx.ModelProto`, a `torch.export.ExportedProgram`, or a `torch.nn.Module`.
+        shapes: dims for inputs that have dynamic ones.
+        device: "host" (the default), "cpu:MCPU" or a `Device`.
+        tune: time to tune for: seconds, or text like "90s", "2m", "1h".
+        trials: how many trials at most.
+        store: where tuning records are; None for $TVMSTACK_STORE or the user's cache.
+        verify: whether to compare with onnxruntime on the original model.
+        onnxruntime_nodes: names of nodes that onnxruntime shall run although TVM could.
+        threads: what the artifact will use by default; None for the device's cores.
+        progress: called with the state of tuning.
+        freeze: inputs to make constants, by name.
+        sample_inputs: for a `torch.nn.Module`: what to trace it with.
+
+    Raises:
+        UsageError, ModelError, SetupError, BackendError, TuningError, ArtifactError: see `tvmstack.core.errors`.
+    """
+    budget = seconds_from(tune)
+    require_linker()
+    prepared = prepare(model, shapes, device, onnxruntime_nodes, freeze, sample_inputs)
+    with clock(prepared.seconds, "tune"), open_records(store) as records:
+        tuning = tune_kernels(prepared, records, budget, trials, progress) if budget or trials else None
+        chosen = choose(prepared, records)
+    artifact = build(prepared, chosen, threads)
+    artifact.report["tuning"] = tuning
+    if verify:
+        with clock(prepared.seconds, "compare"):
+            compare_build(artifact, prepared, chosen)
+    artifact.report["seconds"] = {k: round(v, 3) for k, v in prepared.seconds.items()}
+    return artifact
+
+
+def scan(
+    model: Any, shapes: Shapes = None, freeze: Mapping[str, Any] | None = None, sample_inputs: Any = None
+) -> ScanReport:
+    """Say for each node who can run it and why not TVM; see `compile` for the arguments. Dims may stay dynamic."""
+    from tvmstack.frontend import scan as scan_model
+
+    return scan_model(model, shapes, sample_inputs, freeze=freeze)
+
+
+def tune(
+    model: Any,
+    shapes: Shapes = None,
+    device: str | Device | None = None,
+    tune: float | str | None = None,
+    trials: int | None = None,
+    store: str | Path | None = None,
+    onnxruntime_nodes: Collection[str] = (),
+    progress: Progress = None,
+    freeze: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Measure schedules for a model's kernels into the store and build nothing; see `compile` for the arguments.
+
+    Returns:
+        What was tried and gained, kernel by kernel, as plain data.
+
+    Raises:
+        UsageError: neither `tune` nor `trials` says how much.
+    """
+    seconds = seconds_from(tune)
+    if not seconds and not trials:
+        raise UsageError("say how much to tune: a time (tune='5m') or a number of trials")
+    prepared = prepare(model, shapes, device, onnxruntime_nodes, freeze)
+    with open_records(store) as records:
+        return tune_kernels(prepared, records, seconds, trials, progress)
+
+
+def bench(
+    artifact: str | Path,
+    model: str | Path | None = None,
+    against: Sequence[str] | None = None,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    threads: int | None = None,
+    rounds: int = 7,
+    seconds: float = 0.5,
+    progress: Callable[[str], None] | None = None,
+) -> BenchReport:
+    """Time an artifact against other runtimes on the same inputs and threads; see `tvmstack.measure.bench`.
+
+    Args:
+        artifact: the `.so`.
+        model: the original model, which the peers load.
+        against: names of peers; None for onnxruntime where there is a model, else none.
+        inputs: what to feed; seeded random values where an input is left out.
+        threads: None for what the artifact was built for.
+        rounds: turns each program gets.
+        seconds: length of one turn.
+        progress: called with a line before each round.
+    """
+    from tvmstack.artifact.manifest import read_manifest
+    from tvmstack.measure.bench import PeerSpec
+    from tvmstack.measure.bench import bench as measure
+    from tvmstack.measure.feed import fill_inputs
+    from tvmstack.measure.peer import PEERS
+
+    names = list(against) if against is not None else ["onnxruntime"] if model else []
+    for name in names:
+        if name not in PEERS:
+            raise UsageError(f"unknown peer {name!r}; {nearest(name, PEERS)}")
+    if names and model is None:
+        raise UsageError(f"{', '.join(names)} needs the original model: add --model FILE")
+    if model is not None:
+        _require_file(model)
+    manifest = read_manifest(Path(artifact))
+    peers = [PeerSpec("tvmstack", str(artifact))] + [PeerSpec(name, str(model)) for name in names]
+    feed = {**fill_inputs(manifest.inputs, inputs or {}), **frozen_of(manifest)}
+    count = threads or manifest.threads
+    return measure(
+        peers, feed, threads=count, device=detect_device().id, rounds=rounds, seconds=seconds, progress=progress
+    )
+
+
+def profile(
+    artifact: str | Path,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    repeats: int = 20,
+    peaks: bool = True,
+    threads: int | None = None,
+) -> ProfileReport:
+    """Time an artifact kernel by kernel, against the machine's measured peaks where `peaks` is on."""
+    from tvmstack.measure.feed import fill_inputs
+    from tvmstack.measure.peaks import measure_peaks
+    from tvmstack.measure.profile import profile_rows
+    from tvmstack.runtime import load
+
+    session = load(artifact, threads=threads)
+    limits = measure_peaks(threads or session.manifest.threads) if peaks else None
+    return profile_rows(session, fill_inputs(session.inputs, inputs or {}), limits, repeats)
+
+
+def check(artifact: str | Path) -> list[dict[str, Any]]:
+    """Return one row for each thing that must hold for an artifact on this machine, executing nothing of it."""
+    from tvmstack.artifact import check as check_artifact
+
+    return [row.to_json() for row in check_artifact(Path(artifact))]
+
+
+def verify(artifact: str | Path, model: str | Path | None = None, threads: int | None = None) -> dict[str, Any]:
+    """Compare an artifact with the original model, or without one with the answers it carries.
+
+    Returns:
+        {"cases", "worst", "tolerance", …} as plain data.
+
+    Raises:
+        ArtifactError: it differs.
+    """
+    from tvmstack.artifact.manifest import read_manifest
+
+    path = Path(artifact)
+    manifest = read_manifest(path)
+    if model is None:
+        return compare_reference(path, manifest, threads)
+    _require_file(model)
+    return compare_with(path, manifest, Path(model), threads).to_json()
+
+
+def why(
+    model: Any,
+    shapes: Shapes = None,
+    device: str | Device | None = None,
+    store: str | Path | None = None,
+    freeze: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Say for each kernel of a model whether the store has a record that fits, and if not, what differs."""
+    from tvmstack.driver.steps import key_context
+
+    prepared = prepare(model, shapes, device, (), freeze)
+    context = key_context(prepared)
+    with open_records(store) as records:
+        rows = [(kernel, records.explain(kernel, context)) for kernel in prepared.lowered.kernels]
+    found = sum(1 for _, answer in rows if answer.record is not None)
+    return {
+        "line": f"{found} of {len(rows)} kernels from the store",
+        "kernels": [
+            {"name": k.name, "calls": k.calls, "answer": "found" if a.record else "missing", "why": a.reason}
+            for k, a in rows
+        ],
+    }
+
+
+def _require_file(model: str | Path) -> None:
+    if not Path(model).is_file():
+        raise UsageError(f"there is no file {model}")

@@ -1,0 +1,270 @@
+"""The steps of the flow: prepare a model as far as kernels, choose schedules, build the library and its manifest."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tvmstack.core.device import Device, device_from_text
+from tvmstack.core.errors import SetupError
+from tvmstack.core.kernel import Choice, Kernel
+from tvmstack.driver.result import Artifact, disk_words
+
+if TYPE_CHECKING:
+    from tvmstack.artifact.manifest import Manifest
+    from tvmstack.core.model import Model
+    from tvmstack.lower.pipeline import Lowered
+    from tvmstack.partition import Plan
+
+__all__ = [
+    "Chosen",
+    "Prepared",
+    "Progress",
+    "Shapes",
+    "build",
+    "choose",
+    "clock",
+    "key_context",
+    "open_records",
+    "prepare",
+    "tune_kernels",
+]
+
+_log = logging.getLogger("tvmstack.driver")
+
+Shapes = Mapping[str, Sequence[int]] | None
+Progress = Callable[[Any], None] | None
+
+
+@dataclass
+class Prepared:
+    """A model on its way, as far as unscheduled kernels."""
+
+    origin: Any
+    model: Model
+    plan: Plan
+    lowered: Lowered
+    device: Device
+    seconds: dict[str, float]
+    shapes: Shapes = None
+    sample_inputs: Any = None
+    onnxruntime_nodes: tuple[str, ...] = ()
+
+
+def prepare(
+    model: Any,
+    shapes: Shapes,
+    device: str | Device | None,
+    onnxruntime_nodes: Collection[str],
+    freeze: Mapping[str, Any] | None,
+    sample_inputs: Any = None,
+) -> Prepared:
+    """Import, repair, partition and lower a model: everything that needs no measuring and no linker."""
+    from tvmstack.frontend import load_model
+    from tvmstack.graph import repair
+    from tvmstack.lower import lower
+    from tvmstack.partition import make_plan
+
+    seconds: dict[str, float] = {}
+    target = device if isinstance(device, Device) else device_from_text(device)
+    with clock(seconds, "import"):
+        repaired = repair(load_model(model, shapes, sample_inputs, freeze=freeze))
+        plan = make_plan(repaired, onnxruntime_nodes)
+    with clock(seconds, "lower"):
+        lowered = lower(plan.model, target)
+    for line in plan.model.changes:
+        _log.debug("changed: %s", line)
+    return Prepared(model, repaired, plan, lowered, target, seconds, shapes, sample_inputs, tuple(onnxruntime_nodes))
+
+
+@contextmanager
+def clock(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    """Add the time the block takes to `seconds[stage]`."""
+    start = time.perf_counter()
+    yield
+    seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+@contextmanager
+def open_records(store: str | Path | None) -> Iterator[Any]:
+    """Open the store for the block."""
+    from tvmstack.store import open_store
+
+    records = open_store(store)
+    try:
+        yield records
+    finally:
+        records.close()
+
+
+def key_context(prepared: Prepared) -> Any:
+    """Return what a record must match to be used for this build."""
+    from tvmstack.store import KeyContext
+
+    return KeyContext.current(prepared.device, prepared.lowered.pipeline.digest)
+
+
+def tune_kernels(
+    prepared: Prepared, records: Any, seconds: float | None, trials: int | None, progress: Progress
+) -> dict[str, Any]:
+    """Measure schedules for the kernels into the store; return what was tried and gained as plain data."""
+    from tvmstack.tuning import tune
+
+    lowered = prepared.lowered
+    report = tune(
+        lowered.kernels,
+        prepared.device,
+        lowered.pipeline.digest,
+        records,
+        seconds=seconds,
+        trials=trials,
+        progress=progress,
+    )
+    data: dict[str, Any] = report.to_json()
+    _log.info("tuned: %d trials in %.0f s", data["trials"], data["seconds"])
+    return data
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Choices by kernel name, and what is known of each: {"source": …, "median_us": …}."""
+
+    choices: dict[str, Choice]
+    facts: dict[str, dict[str, Any]]
+    by_workload: dict[str, Choice] = field(default_factory=dict)
+
+    def for_kernels(self, kernels: Sequence[Kernel]) -> Chosen:
+        """Return these choices for the kernels of another model, as far as the kernels are the same work."""
+        choices = {k.name: self.by_workload[k.workload] for k in kernels if k.workload in self.by_workload}
+        return Chosen(choices, {k.name: {"source": "tuned", "median_us": None} for k in kernels}, self.by_workload)
+
+
+def choose(prepared: Prepared, records: Any) -> Chosen:
+    """Take the best record of each kernel; kernels without one, or whose record no longer applies, get the default."""
+    from tvmstack import schedules
+    from tvmstack.core.errors import TuningError
+
+    context, choices, facts = key_context(prepared), {}, {}
+    found = 0
+    for kernel in prepared.lowered.kernels:
+        record = records.best(kernel, context)
+        source = "default"
+        if record is not None:
+            try:
+                schedules.apply(kernel.func, record.choice, prepared.device)
+                choices[kernel.name] = record.choice
+                source = record.source
+                found += 1
+            except TuningError as err:
+                _log.warning("the record of %s does not apply and is left aside: %s", kernel.name, err)
+                record = None
+        facts[kernel.name] = {"source": source, "median_us": record.median_s * 1e6 if record else None}
+    _log.info("%d of %d kernels from the store", found, len(prepared.lowered.kernels))
+    by_workload = {k.workload: choices[k.name] for k in prepared.lowered.kernels if k.name in choices}
+    return Chosen(choices, facts, by_workload)
+
+
+def build(prepared: Prepared, chosen: Chosen, threads: int | None) -> Artifact:
+    """Build, link and write the artifact into a temporary folder of its own.
+
+    Raises:
+        SetupError: the temporary folder is full or not writable.
+    """
+    from tvmstack.artifact import write_artifact
+    from tvmstack.lower.build import build_library
+
+    folder = tempfile.TemporaryDirectory(prefix="tvmstack-build-")
+    library, path = Path(folder.name) / "library.so", Path(folder.name) / "artifact.so"
+    regions = [(r.digest, r.model) for r in prepared.plan.regions]
+    try:
+        with clock(prepared.seconds, "build"):
+            arena = build_library(prepared.lowered, chosen.choices, library)
+        with clock(prepared.seconds, "write"):
+            described = _manifest(prepared, chosen, arena, threads or prepared.device.cores)
+            manifest = write_artifact(path, library, prepared.lowered.weights, regions, described)
+            library.unlink()
+    except OSError as err:
+        raise SetupError(f"cannot build in {folder.name}: {disk_words(err)}; TMPDIR names another place") from err
+    return Artifact(path, manifest, _report(prepared, chosen, path, manifest), folder)
+
+
+def _manifest(prepared: Prepared, chosen: Chosen, arena: int, threads: int) -> Manifest:
+    from tvmstack.artifact.manifest import Manifest
+
+    plan, lowered = prepared.plan, prepared.lowered
+    return Manifest.describe(
+        device=prepared.device,
+        inputs=plan.model.inputs,
+        outputs=plan.model.outputs,
+        source=_source(prepared.model),
+        changes=plan.model.changes,
+        pipeline={"text": lowered.pipeline.text, "digest": lowered.pipeline.digest},
+        plan={
+            "tvm_nodes": sum(1 for verdict in plan.verdicts.values() if verdict),
+            "regions": [
+                {
+                    "digest": r.digest,
+                    "nodes": list(r.nodes),
+                    "reasons": list(r.reasons),
+                    "inputs": [s.to_json() for s in r.inputs],
+                    "outputs": [s.to_json() for s in r.outputs],
+                }
+                for r in plan.regions
+            ],
+        },
+        kernels=[_kernel_fact(k, chosen, prepared.device) for k in lowered.kernels],
+        memory={"weights_bytes": sum(w.nbytes for w in lowered.weights), "arena_bytes": arena},
+        threads=threads,
+    )
+
+
+def _kernel_fact(kernel: Kernel, chosen: Chosen, device: Device) -> dict[str, Any]:
+    from tvmstack import schedules
+
+    choice = chosen.choices.get(kernel.name) or schedules.default_choice(kernel.func, device)
+    return {
+        "name": kernel.name,
+        "template": choice.template,
+        "choice": choice.to_json(),
+        "flops": kernel.flops,
+        "bytes": kernel.bytes,
+        "calls": kernel.calls,
+        "nodes": list(kernel.nodes),
+        **chosen.facts[kernel.name],
+    }
+
+
+def _source(model: Model) -> dict[str, Any]:
+    frozen = {k: {"dtype": v.dtype.name, "value": v.tolist()} for k, v in model.frozen_inputs.items()}
+    return {"name": model.source, "digest": model.digest, **({"frozen": frozen} if frozen else {})}
+
+
+def _report(prepared: Prepared, chosen: Chosen, path: Path, manifest: Manifest) -> dict[str, Any]:
+    """Return what `compile` tells, as plain data; comparison, tuning and times are added as they happen."""
+    sources = Counter(fact["source"] for fact in chosen.facts.values())
+    memory = manifest.memory
+    return {
+        "path": str(path),
+        "size_bytes": path.stat().st_size,
+        "source": prepared.plan.model.source,
+        "device": prepared.device.id,
+        "threads": manifest.threads,
+        "nodes": len(prepared.plan.verdicts),
+        "tvm_nodes": manifest.plan["tvm_nodes"],
+        "regions": manifest.plan["regions"],
+        "kernels": len(prepared.lowered.kernels),
+        "sources": dict(sources),
+        "weights_bytes": memory.get("weights_bytes", 0),
+        "arena_bytes": memory.get("arena_bytes", 0),
+        "library_digest": manifest.digests["library"],
+        "changes": list(prepared.plan.model.changes),
+        "tuning": None,
+        "verification": None,
+    }
