@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvmstack.artifact.elf import Section
-from tvmstack.artifact.manifest import REGIONS, WEIGHTS, Manifest, installed_versions, read_with_sections
+from tvmstack.artifact.digest import SEAL_SIZE, parts_of, seal_of, span_digest
+from tvmstack.artifact.elf import HEADER_SIZE, Section
+from tvmstack.artifact.manifest import MANIFEST, PARTS, Manifest, installed_versions, read_with_sections
 from tvmstack.core.device import Device, detect_device
 from tvmstack.core.errors import ArtifactError, SetupError, TvmstackError
 from tvmstack.core.verdict import Verdict
@@ -37,43 +37,49 @@ def check(path: Path, digests: bool = True) -> list[CheckRow]:
     Raises:
         ArtifactError: the file is no artifact or its manifest is damaged.
     """
+    return _rows(path, digests, *read_with_sections(path))
+
+
+def require(path: Path, digests: bool = True) -> tuple[Manifest, dict[str, Section]]:
+    """Return the manifest and the sections of an artifact that keeps all its promises here.
+
+    Raises:
+        ArtifactError, SetupError: the first promise that is broken.
+    """
     manifest, sections = read_with_sections(path)
+    for row in _rows(path, digests, manifest, sections):
+        if not row.verdict:
+            hint = f". {row.verdict.hint}" if row.verdict.hint else ""
+            raise row.error(f"{path} cannot be loaded: {row.verdict.reason}{hint}")
+    return manifest, sections
+
+
+def _rows(path: Path, digests: bool, manifest: Manifest, sections: dict[str, Section]) -> list[CheckRow]:
     rows = [CheckRow("format", Verdict.yes())]
     if digests:
         rows += _digest_rows(path, manifest, sections)
-    rows += [_cpu_row(manifest), *_version_rows(manifest), _onnxruntime_row(manifest)]
-    return rows
-
-
-def require(path: Path, digests: bool = True) -> None:
-    """Raise the first broken promise of `path` as an error that names it."""
-    for row in check(path, digests):
-        if not row.verdict:
-            hint = f" {row.verdict.hint}" if row.verdict.hint else ""
-            raise row.error(f"{path} cannot be loaded: {row.verdict.reason}.{hint}")
+    return [*rows, _cpu_row(manifest), *_version_rows(manifest), _onnxruntime_row(manifest)]
 
 
 def _digest_rows(path: Path, manifest: Manifest, sections: dict[str, Section]) -> list[CheckRow]:
-    rows = []
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-        view = memoryview(image)
-        spans = {
-            "library": (64, int(manifest.digests["library_size"])),
-            "weights": _span(sections[WEIGHTS]),
-            "regions": _span(sections[REGIONS]),
-        }
-        for name, (start, end) in spans.items():
-            part = view[start:end]
-            same = hashlib.sha256(part).hexdigest() == manifest.digests[name]
-            part.release()
-            damaged = Verdict.no(f"its {name} part is damaged (digest differs)", "Copy or build it again.")
-            rows.append(CheckRow(f"{name} digest", Verdict.yes() if same else damaged))
-        view.release()
-    return rows
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as image,
+    ):
+        parts = parts_of(manifest.library_size, sections, PARTS)
+        end = len(image) - SEAL_SIZE
+        whole = all(HEADER_SIZE <= part.offset <= part.end <= end for part in parts.values())
+        same = {name: whole and span_digest(image, part) == manifest.digests[name] for name, part in parts.items()}
+        held = [*parts.values(), sections[MANIFEST]]
+        same["frame"] = whole and seal_of(image, held, end) == bytes(image[end:])
+    return [CheckRow(f"{name} digest", _damage(name, ok)) for name, ok in same.items()]
 
 
-def _span(section: Section) -> tuple[int, int]:
-    return section.offset, section.offset + section.size
+def _damage(name: str, ok: bool) -> Verdict:
+    if ok:
+        return Verdict.yes()
+    return Verdict.no(f"its {name} is damaged (another digest)", "Copy or build it again")
 
 
 def _cpu_row(manifest: Manifest) -> CheckRow:
@@ -83,7 +89,7 @@ def _cpu_row(manifest: Manifest) -> CheckRow:
     missing = [f for f in built.features if f not in here.features]
     if missing:
         words = f"it was built for {built.mcpu} and needs CPU features that this machine lacks: {', '.join(missing)}"
-        return CheckRow("cpu", Verdict.no(words, f"Compile it with --device cpu:{here.mcpu}."))
+        return CheckRow("cpu", Verdict.no(words, f"Compile it with --device cpu:{here.mcpu}"))
     return CheckRow("cpu", Verdict.yes())
 
 
@@ -98,9 +104,8 @@ def _version_rows(manifest: Manifest) -> list[CheckRow]:
         built = str(manifest.versions.get(key, ""))
         same = bool(here[key]) and abi(built) == abi(here[key])
         installed = here[key] or "none"
-        verdict = Verdict.no(
-            f"it was built with {package} {built}, installed is {installed}", f"Install {package}=={built}."
-        )
+        reason = f"it was built with {package} {built or '?'}, installed is {installed}"
+        verdict = Verdict.no(reason, f"Install {package}=={built}" if built else "Build it again")
         rows.append(CheckRow(f"{key} ABI", Verdict.yes() if same else verdict))
     return rows
 

@@ -18,10 +18,22 @@ from tvmstack.core.device import Device
 from tvmstack.core.errors import ArtifactError
 from tvmstack.core.model import TensorSpec
 
-__all__ = ["MANIFEST", "REGIONS", "SCHEMA", "WEIGHTS", "Manifest", "installed_versions", "read_manifest"]
+__all__ = [
+    "MANIFEST",
+    "PARTS",
+    "REGIONS",
+    "SCHEMA",
+    "WEIGHTS",
+    "Manifest",
+    "installed_versions",
+    "read_manifest",
+    "read_with_sections",
+]
 
 SCHEMA = 1
 MANIFEST, WEIGHTS, REGIONS = ".tvmstack.manifest", ".tvmstack.weights", ".tvmstack.regions"
+# The parts that have a digest in the manifest, beside the library, and their sections.
+PARTS = {"weights": WEIGHTS, "regions": REGIONS}
 
 
 def installed_versions() -> dict[str, str]:
@@ -55,7 +67,8 @@ class Manifest:
         threads: the default thread count.
         weights: {"dtype", "shape", "offset", "size"} of each weight in its section.
         regions: {"digest", "offset", "size"} of each region's model in its section.
-        digests: sha256 of each part: "library", "weights", "regions".
+        library_size: bytes of the library that the file begins with.
+        digests: of each part: "library", "weights", "regions"; see `artifact.digest`.
         verification: what the comparison with the original gave; empty when it was switched off.
         reference: inputs' seed and outputs' digests of the comparison.
     """
@@ -75,6 +88,7 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     weights: tuple[Mapping[str, Any], ...] = ()
     regions: tuple[Mapping[str, Any], ...] = ()
+    library_size: int = 0
     digests: Mapping[str, str] = field(default_factory=dict)
     verification: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[str, Any] = field(default_factory=dict)
@@ -142,7 +156,7 @@ def read_manifest(path: str | Path) -> Manifest:
 
 
 def read_with_sections(path: Path) -> tuple[Manifest, dict[str, Section]]:
-    """Return the manifest and where the sections of the artifact are."""
+    """Return the manifest and where the sections of the artifact are; see `read_manifest`."""
     sections = read_sections(path)
     if MANIFEST not in sections:
         raise ArtifactError(f"{path} was not made by tvmstack: it has no manifest")
@@ -152,7 +166,24 @@ def read_with_sections(path: Path) -> tuple[Manifest, dict[str, Section]]:
         digest, _, body = file.read(at.size).partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise ArtifactError(f"{path} is damaged: its manifest does not match its digest. Copy or build it again")
-    data = json.loads(body)
-    if data["schema"] > SCHEMA:
-        raise ArtifactError(f"{path} has manifest schema {data['schema']}, this tvmstack reads up to {SCHEMA}: upgrade")
-    return Manifest.from_json(data), sections
+    return _parsed(path, body), _complete(path, sections)
+
+
+def _parsed(path: Path, body: bytes) -> Manifest:
+    try:
+        data = json.loads(body)
+        schema = int(data["schema"])
+        if schema > SCHEMA:
+            raise ArtifactError(
+                f"{path} has a manifest of schema {schema}, this tvmstack reads up to {SCHEMA}: upgrade tvmstack"
+            )
+        return Manifest.from_json(data)
+    except (KeyError, TypeError, ValueError) as err:
+        raise ArtifactError(f"{path} has a manifest that tvmstack {VERSION} cannot read ({err!r}): build it again") from err
+
+
+def _complete(path: Path, sections: dict[str, Section]) -> dict[str, Section]:
+    missing = [name for name in PARTS.values() if name not in sections]
+    if missing:
+        raise ArtifactError(f"{path} is damaged: it has no section {missing[0]}. Copy or build it again")
+    return sections

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
+import errno
+import mmap
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from tvmstack.artifact.elf import append_sections
-from tvmstack.artifact.manifest import MANIFEST, REGIONS, WEIGHTS, Manifest, read_with_sections
+from tvmstack.artifact.digest import parts_of, seal_of, span_digest
+from tvmstack.artifact.elf import Section, SectionWriter
+from tvmstack.artifact.manifest import MANIFEST, PARTS, REGIONS, WEIGHTS, Manifest, read_with_sections
 from tvmstack.core.errors import SetupError
 
 __all__ = ["rewrite_manifest", "write_artifact"]
 
 _ALIGN = 64
-_HEADER = 64
 
 
 def write_artifact(
@@ -34,49 +37,79 @@ def write_artifact(
     Raises:
         SetupError: the file cannot be written; nothing is left behind.
     """
-    part = path.with_name(f".{path.name}.part")
+    size = library.stat().st_size
+    with _replacing(path, library) as file:
+        writer = SectionWriter(file)
+        sections = {
+            WEIGHTS: writer.add(WEIGHTS, _weight_chunks(weights)),
+            REGIONS: writer.add(REGIONS, (model for _, model in regions)),
+        }
+        parts = parts_of(size, sections, PARTS)
+        with _image(file) as image:
+            digests = {name: span_digest(image, part) for name, part in parts.items()}
+        full = replace(
+            manifest,
+            weights=_places(weights),
+            regions=_region_places(regions),
+            digests=digests,
+            library_size=size,
+        )
+        _close_with(file, writer, full, parts)
+    return full
+
+
+def rewrite_manifest(path: Path, manifest: Manifest) -> None:
+    """Replace the manifest of an artifact, whose parts stay as they are.
+
+    Raises:
+        ArtifactError: `path` is no artifact.
+        SetupError: the file cannot be written; the old one stays.
+    """
+    old, sections = read_with_sections(path)
+    places = {"weights": old.weights, "regions": old.regions, "digests": old.digests, "library_size": old.library_size}
+    with _replacing(path, path) as file:
+        parts = parts_of(old.library_size, sections, PARTS)
+        _close_with(file, SectionWriter(file, drop=MANIFEST), replace(manifest, **places), parts)
+
+
+def _close_with(file: BinaryIO, writer: SectionWriter, manifest: Manifest, parts: dict[str, Section]) -> None:
+    """Write the manifest, the section table and the seal over what no digest covers yet."""
+    held = [*parts.values(), writer.add(MANIFEST, [manifest.packed()])]
+    writer.finish()
+    with _image(file) as image:
+        seal = seal_of(image, held, len(image))
+    file.write(seal)
+
+
+@contextmanager
+def _replacing(path: Path, start: Path) -> Iterator[BinaryIO]:
+    """Open a copy of `start` that takes the place of `path` when the block ends well, and is gone when it does not."""
+    part = None
     try:
-        shutil.copyfile(library, part)
-        with part.open("r+b") as file:
-            weight_rows, region_rows = _places(weights), _region_places(regions)
-            digests = {
-                "library": _digest_file(library),
-                "library_size": str(library.stat().st_size),
-                "weights": _digest(_weight_chunks(weights)),
-                "regions": _digest(_region_chunks(regions)),
-            }
-            full = replace(manifest, weights=weight_rows, regions=region_rows, digests=digests)
-            append_sections(
-                file,
-                [
-                    (WEIGHTS, _weight_chunks(weights)),
-                    (REGIONS, _region_chunks(regions)),
-                    (MANIFEST, [full.packed()]),
-                ],
-            )
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        part = Path(name)
+        with os.fdopen(handle, "r+b") as file:
+            with start.open("rb") as source:
+                shutil.copyfileobj(source, file, 1 << 20)
+            file.flush()
+            yield file
             file.flush()
             os.fsync(file.fileno())
         part.chmod(0o755)
         os.replace(part, path)
     except OSError as err:
-        part.unlink(missing_ok=True)
-        raise SetupError(f"cannot write {path}: {err.strerror or err}") from err
-    return full
+        words = "the disk is full" if err.errno in (errno.ENOSPC, errno.EDQUOT) else err.strerror or str(err)
+        raise SetupError(f"cannot write {path}: {words}") from err
+    finally:
+        if part is not None:
+            part.unlink(missing_ok=True)
 
 
-def rewrite_manifest(path: Path, manifest: Manifest) -> None:
-    """Replace the manifest of an artifact, whose parts stay as they are."""
-    _, sections = read_with_sections(path)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        shutil.copyfile(path, part)
-        with part.open("r+b") as file:
-            append_sections(file, [(MANIFEST, [manifest.packed()])])
-        part.chmod(0o755)
-        os.replace(part, path)
-    except OSError as err:
-        part.unlink(missing_ok=True)
-        raise SetupError(f"cannot write {path}: {err.strerror or err}") from err
+@contextmanager
+def _image(file: BinaryIO) -> Iterator[memoryview]:
+    file.flush()
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+        yield view
 
 
 def _places(weights: Sequence[np.ndarray]) -> tuple[dict[str, Any], ...]:
@@ -97,27 +130,6 @@ def _region_places(regions: Sequence[tuple[str, bytes]]) -> tuple[dict[str, Any]
 
 def _weight_chunks(weights: Sequence[np.ndarray]) -> Iterator[bytes | memoryview]:
     for array in weights:
-        yield memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        yield memoryview(np.ascontiguousarray(little).reshape(-1).view(np.uint8))
         yield b"\0" * (-array.nbytes % _ALIGN)
-
-
-def _region_chunks(regions: Sequence[tuple[str, bytes]]) -> Iterator[bytes]:
-    for _, model in regions:
-        yield model
-
-
-def _digest(chunks: Iterator[Any]) -> str:
-    state = hashlib.sha256()
-    for chunk in chunks:
-        state.update(chunk)
-    return state.hexdigest()
-
-
-def _digest_file(path: Path) -> str:
-    """Digest the library behind its ELF header, which changes when sections are added."""
-    state = hashlib.sha256()
-    with path.open("rb") as file:
-        file.seek(_HEADER)
-        while block := file.read(1 << 20):
-            state.update(block)
-    return state.hexdigest()
