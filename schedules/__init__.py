@@ -7,7 +7,9 @@ what those cannot take is left to MetaSchedule's own sketches.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 from typing import Any
 
 from tvmstack.core.device import Device
@@ -16,7 +18,7 @@ from tvmstack.core.kernel import Choice
 from tvmstack.schedules.cpu import TEMPLATES, template_for
 from tvmstack.schedules.cpu.blocks import Template, open_schedule
 
-__all__ = ["VERSION", "apply", "default_choice", "space", "template_name"]
+__all__ = ["VERSION", "apply", "candidates", "default_choice", "space", "template_name"]
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,21 @@ def template_name(func: Any) -> str:
 def space(func: Any, device: Device) -> dict[str, list[int]]:
     """Return the decisions of a kernel and their candidates; empty where there is nothing to tune."""
     return template_for(func).space(open_schedule(func), device)
+
+
+def candidates(func: Any, device: Device, limit: int = 20000) -> list[dict[str, int]]:
+    """Return the decisions worth building: the whole space but for tiles that cannot stay in the registers."""
+    work, template = open_schedule(func), template_for(func)
+    table = template.space(work, device)
+    if not table:
+        return []
+    every = (dict(zip(table, values, strict=True)) for values in itertools.product(*table.values()))
+    return list(itertools.islice((d for d in every if _fits(d, device)), limit))
+
+
+def _fits(decisions: dict[str, int], device: Device) -> bool:
+    tile = [v for k, v in decisions.items() if k in ("oh", "ow", "oc", "m", "n")]
+    return 1 < math.prod(tile) <= device.vector_registers
 
 
 def default_choice(func: Any, device: Device) -> Choice:

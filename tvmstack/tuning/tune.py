@@ -1,0 +1,269 @@
+"""The run: kernels become tasks, every task gets its first trials, then those that promise most get more."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tvmstack import schedules
+from tvmstack.core.device import Device
+from tvmstack.core.errors import TuningError
+from tvmstack.core.kernel import Choice, Kernel
+from tvmstack.store import KeyContext, Record, Store
+from tvmstack.store.record import OK
+from tvmstack.tuning.pool import Pool, WorkerLost
+from tvmstack.tuning.report import Progress, TaskReport, TuningReport
+from tvmstack.tuning.search import Search
+
+__all__ = ["tune"]
+
+_log = logging.getLogger(__name__)
+
+_FIRST, _BATCH = 6, 8
+# The last part of a time budget is kept for measuring the finalists again, in turns with the default.
+_FINAL_SHARE, _FINAL_ROUNDS, _FINALISTS = 0.15, 3, 2
+_NOISE = 0.02
+
+
+@dataclass
+class _Task:
+    """Kernels of one workload, and the state of their search."""
+
+    kernel: Kernel
+    calls: int
+    search: Search
+    trials: int = 0
+    final: bool = False
+    note: str = ""
+    slots: dict[str, int] = field(default_factory=dict)
+    choices: dict[str, Choice] = field(default_factory=dict)
+
+    @property
+    def weight_s(self) -> float:
+        """Seconds of one inference that this task takes now."""
+        best = self.search.best
+        return self.calls * best[1] if best else 0.0
+
+    @property
+    def hope_s(self) -> float:
+        """Seconds one more round may save: the part of the time that is left, less the longer nothing was gained."""
+        seen = len(self.search.times) / max(len(self.search.pool), 1)
+        return self.weight_s * (1.0 - min(seen, 0.95)) / (1.0 + self.search.stale) ** 2
+
+
+class _Run:
+    """One tuning run."""
+
+    def __init__(
+        self,
+        tasks: list[_Task],
+        store: Store,
+        context: KeyContext,
+        pool: Pool,
+        seconds: float | None,
+        trials: int | None,
+        show: Callable[[Progress], None] | None,
+    ) -> None:
+        self.tasks, self.store, self.context, self.pool = tasks, store, context, pool
+        self.start = time.monotonic()
+        self.deadline = self.start + seconds if seconds else math.inf
+        self.search_until = self.start + seconds * (1 - _FINAL_SHARE) if seconds else math.inf
+        self.budget = trials if trials else math.inf
+        self.trials, self.failures, self.show = 0, Counter[str](), show
+
+    def search(self) -> None:
+        """Give every task its first trials, then the most promising ones more, two tasks a round."""
+        fresh = [t for t in self.tasks if t.search.default.text not in t.search.times]
+        while fresh and self._may_search():
+            self._round(fresh[: self._width()], _FIRST)
+            fresh = fresh[self._width() :]
+        while self._may_search():
+            open_tasks = [t for t in self.tasks if not t.search.is_done and t.search.best]
+            if not open_tasks:
+                break
+            self._round(sorted(open_tasks, key=lambda t: -t.hope_s)[: self._width()], _BATCH)
+
+    def _width(self) -> int:
+        return max(2, self.context.device.cores)
+
+    def _may_search(self) -> bool:
+        return time.monotonic() < self.search_until and self.trials < self.budget
+
+    def _round(self, tasks: Sequence[_Task], count: int) -> None:
+        room = self.budget - self.trials
+        jobs: list[tuple[_Task, list[Choice]]] = []
+        for task in tasks:
+            choices = task.search.propose(int(min(count, room)))
+            room -= len(choices)
+            if choices:
+                jobs.append((task, choices))
+            else:
+                task.search.stale += 1
+        failures = self._build(jobs)
+        for task, choices in jobs:
+            records = [self._measure(task, c, failures[task.kernel.name]) for c in choices]
+            self.store.add(records)
+            task.search.learn({r.choice.text: r.median_s for r in records})
+            task.trials += len(records)
+            self.trials += len(records)
+            self._tell(task)
+
+    def _build(self, jobs: Sequence[tuple[_Task, list[Choice]]]) -> dict[str, dict[int, str]]:
+        wanted = []
+        for task, choices in jobs:
+            if not self.pool.knows(task.kernel):
+                task.slots.clear()
+                default = task.search.default
+                choices = choices if default in choices else [default, *choices]
+            for choice in choices:
+                task.slots.setdefault(choice.text, len(task.slots))
+                task.choices[choice.text] = choice
+            wanted.append((task.kernel, {task.slots[c.text]: c for c in choices}))
+        return self.pool.build_all(wanted)
+
+    def _measure(self, task: _Task, choice: Choice, failures: dict[int, str]) -> Record:
+        slot = task.slots[choice.text]
+        if slot in failures:
+            return self._failed(task, choice, failures[slot])
+        try:
+            times = self._run_one(task, choice)
+        except WorkerLost as lost:
+            return self._failed(task, choice, f"run: {lost}")
+        except TuningError as err:
+            return self._failed(task, choice, str(err))
+        return self._record(task, choice, times)
+
+    def _run_one(self, task: _Task, choice: Choice) -> list[float]:
+        if not self.pool.knows(task.kernel):
+            self._build([(task, [choice])])
+            if choice != task.search.default:
+                self.pool.run(task.kernel, task.slots[task.search.default.text], True)
+        return self.pool.run(task.kernel, task.slots[choice.text], choice == task.search.default)
+
+    def _failed(self, task: _Task, choice: Choice, reason: str) -> Record:
+        self.failures[reason.split(":")[0]] += 1
+        _log.debug("%s %s: %s", task.kernel.name, choice.text, reason)
+        return self._record(task, choice, [], reason)
+
+    def _record(
+        self, task: _Task, choice: Choice, times: Sequence[float], status: str = OK, final: bool = False
+    ) -> Record:
+        low, median, high = np.percentile(times, [25, 50, 75]) if len(times) else (0.0, math.inf, 0.0)
+        return Record(
+            workload=task.kernel.workload,
+            template=task.kernel.template,
+            choice=choice,
+            status=status,
+            median_s=float(median),
+            spread_s=float(high - low),
+            is_default=choice == task.search.default,
+            is_final=final,
+            when=time.time(),
+            **self.context.fields,
+        )
+
+    def finish(self) -> None:
+        """Measure each task's finalists again, in turns with its default, which wins unless it is clearly beaten."""
+        for task in sorted(self.tasks, key=lambda t: -t.weight_s):
+            if time.monotonic() > self.deadline:
+                break
+            if task.trials and task.search.best:
+                self._finals(task)
+
+    def _finals(self, task: _Task) -> None:
+        default = task.search.default
+        ranked = sorted((t for t in task.search.times if t in task.choices), key=lambda t: task.search.times[t])
+        finalists = [task.choices[t] for t in ranked if t != default.text][:_FINALISTS]
+        finalists = [c for c in finalists if math.isfinite(task.search.times[c.text])]
+        contenders = [default, *finalists]
+        times: dict[str, list[float]] = {c.text: [] for c in contenders}
+        try:
+            for _ in range(_FINAL_ROUNDS):
+                for choice in contenders:
+                    times[choice.text] += self._run_one(task, choice)
+        except (WorkerLost, TuningError) as err:
+            task.note = f"finalists not measured again: {err}"
+            return
+        limit = float(np.median(times[default.text])) * (1 - _NOISE)
+        winners = [c for c in finalists if float(np.median(times[c.text])) < limit]
+        kept = [default, *winners]
+        self.store.add([self._record(task, c, times[c.text], final=True) for c in kept])
+        task.search.times.update({c.text: float(np.median(times[c.text])) for c in contenders})
+        task.final = True
+        task.note = "" if winners else "the default is as good"
+
+    def _tell(self, task: _Task) -> None:
+        if self.show is None:
+            return
+        known = [t for t in self.tasks if t.search.best]
+        start = sum(t.calls * (t.search.start_s or 0.0) for t in known if math.isfinite(t.search.start_s or 0.0))
+        best = sum(t.weight_s for t in known)
+        elapsed = time.monotonic() - self.start
+        failed = sum(self.failures.values())
+        self.show(Progress(elapsed, self.trials, start, best, failed, task.kernel.name))
+
+
+def tune(
+    kernels: Sequence[Kernel],
+    device: Device,
+    pipeline_digest: str,
+    store: Store,
+    *,
+    seconds: float | None = None,
+    trials: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> TuningReport:
+    """Measure schedules of the kernels into the store until the time or the trials are used up.
+
+    Every batch is committed before the next begins; a second call goes on from what the store holds.
+
+    Raises:
+        TuningError: the store cannot be written. KeyboardInterrupt passes through with everything measured kept.
+    """
+    context = KeyContext.current(device, pipeline_digest)
+    tasks = _tasks(kernels, device, store, context)
+    pool = Pool(device)
+    run = _Run(tasks, store, context, pool, seconds, trials, progress)
+    try:
+        run.search()
+        run.finish()
+    finally:
+        pool.close()
+    elapsed = time.monotonic() - run.start
+    rows = tuple(_row(t) for t in tasks if t.trials)
+    stages = {k: round(v, 2) for k, v in pool.seconds.items()}
+    return TuningReport(run.trials, elapsed, rows, dict(run.failures), stages)
+
+
+def _tasks(kernels: Sequence[Kernel], device: Device, store: Store, context: KeyContext) -> list[_Task]:
+    """Cut tasks: one a workload, those that cannot repay trials left out, what the store holds taken in."""
+    calls: Counter[str] = Counter()
+    for kernel in kernels:
+        calls[kernel.workload] += kernel.calls
+    tasks = []
+    for workload, kernel in {k.workload: k for k in kernels}.items():
+        pool = [Choice(kernel.template, d) for d in schedules.candidates(kernel.func, device)]
+        if not pool:
+            continue
+        search = Search(kernel, schedules.default_choice(kernel.func, device), pool)
+        known = {c.text for c in pool}
+        seeds = [r.choice for r in store.neighbours(kernel, context) if r.choice.text in known]
+        search.seeds = seeds[:3]
+        task = _Task(kernel, calls[workload], search)
+        for record in store.trials(kernel, context):
+            search.times[record.choice.text] = record.median_s
+            task.choices[record.choice.text] = record.choice
+        tasks.append(task)
+    return sorted(tasks, key=lambda t: -t.kernel.flops * t.calls)
+
+
+def _row(task: _Task) -> TaskReport:
+    best, start = task.search.best, task.search.start_s
+    finite = start if start is not None and math.isfinite(start) else None
+    return TaskReport(task.kernel.name, task.calls, task.trials, finite, best[1] if best else None, task.note)
