@@ -140,10 +140,14 @@ class _Run:
         return self._record(task, choice, times)
 
     def _run_one(self, task: _Task, choice: Choice) -> list[float]:
-        if not self.pool.knows(task.kernel):
-            self._build([(task, [choice])])
-            if choice != task.search.default:
-                self.pool.run(task.kernel, task.slots[task.search.default.text], True)
+        default = task.search.default
+        if choice.text not in task.slots or not self.pool.knows(task.kernel):
+            fresh = not self.pool.knows(task.kernel)
+            failures = self._build([(task, [choice])])[task.kernel.name]
+            if task.slots[choice.text] in failures:
+                raise TuningError(failures[task.slots[choice.text]])
+            if fresh and choice != default:
+                self.pool.run(task.kernel, task.slots[default.text], True)
         return self.pool.run(task.kernel, task.slots[choice.text], choice == task.search.default)
 
     def _failed(self, task: _Task, choice: Choice, reason: str) -> Record:
