@@ -1,7 +1,7 @@
 """Digests of the parts of an artifact, quick enough to be checked at every load: blocks are hashed side by side.
 
-A part's digest is the sha256 of its blocks' sha256. The frame is everything that is no part: the ELF header, the gaps and
-the section table behind the parts. Its digest, the seal, is the file's last 32 bytes.
+A part's digest is the sha256 of its blocks' sha256. The frame is everything that is no part: the ELF header, the gaps
+and the section table behind the parts. Its digest, the seal, is the file's last 32 bytes.
 """
 
 from __future__ import annotations

@@ -179,7 +179,9 @@ def _parsed(path: Path, body: bytes) -> Manifest:
             )
         return Manifest.from_json(data)
     except (KeyError, TypeError, ValueError) as err:
-        raise ArtifactError(f"{path} has a manifest that tvmstack {VERSION} cannot read ({err!r}): build it again") from err
+        raise ArtifactError(
+            f"{path} has a manifest that tvmstack {VERSION} cannot read ({err!r}): build it again"
+        ) from err
 
 
 def _complete(path: Path, sections: dict[str, Section]) -> dict[str, Section]:

@@ -116,7 +116,7 @@ def _with_nan(spec: TensorSpec, seed: int) -> np.ndarray:
 
 
 def compare(outputs: Sequence[TensorSpec], ours: Feeds, theirs: Feeds, case: Case) -> list[Difference]:
-    """Return one difference an output: floats within tolerance, NaN and infinities in the same places, integers equal."""
+    """Return one difference an output: floats within tolerance, NaN and infinities alike, integers equal."""
     return [_difference(s.name, np.asarray(ours[s.name]), np.asarray(theirs[s.name]), case) for s in outputs]
 
 

@@ -66,10 +66,12 @@ def rewrite_manifest(path: Path, manifest: Manifest) -> None:
         SetupError: the file cannot be written; the old one stays.
     """
     old, sections = read_with_sections(path)
-    places = {"weights": old.weights, "regions": old.regions, "digests": old.digests, "library_size": old.library_size}
     with _replacing(path, path) as file:
         parts = parts_of(old.library_size, sections, PARTS)
-        _close_with(file, SectionWriter(file, drop=MANIFEST), replace(manifest, **places), parts)
+        full = replace(
+            manifest, weights=old.weights, regions=old.regions, digests=old.digests, library_size=old.library_size
+        )
+        _close_with(file, SectionWriter(file, drop=MANIFEST), full, parts)
 
 
 def _close_with(file: BinaryIO, writer: SectionWriter, manifest: Manifest, parts: dict[str, Section]) -> None:
@@ -131,5 +133,5 @@ def _region_places(regions: Sequence[tuple[str, bytes]]) -> tuple[dict[str, Any]
 def _weight_chunks(weights: Sequence[np.ndarray]) -> Iterator[bytes | memoryview]:
     for array in weights:
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        yield memoryview(np.ascontiguousarray(little).reshape(-1).view(np.uint8))
+        yield np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
         yield b"\0" * (-array.nbytes % _ALIGN)

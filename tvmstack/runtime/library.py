@@ -12,6 +12,7 @@ from tvmstack.core.errors import ArtifactError, SetupError
 
 __all__ = ["load_module", "runtime_library", "set_thread_count"]
 
+# TVM's own tvm::runtime::threading::SetMaxConcurrency(int); no packed function offers it.
 _SET_CONCURRENCY = "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"
 
 
@@ -30,8 +31,10 @@ def runtime_library() -> ctypes.CDLL:
     if path is None:
         raise SetupError(f"no libtvm_runtime.so below {folder}: reinstall apache-tvm")
     try:
+        import tvm_ffi  # noqa: F401  brings in the library that the runtime is linked to
+
         return ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
-    except OSError as err:
+    except (ImportError, OSError) as err:
         raise SetupError(f"cannot open TVM's runtime: {err}") from err
 
 
@@ -50,6 +53,16 @@ def load_module(path: Path) -> Any:
         raise ArtifactError(f"{path} cannot be loaded: {str(err).strip().splitlines()[-1]}") from err
 
 
+@functools.cache
+def _concurrency_setter() -> Any:
+    try:
+        function = getattr(runtime_library(), _SET_CONCURRENCY)
+    except AttributeError as err:
+        raise SetupError("this build of TVM's runtime cannot be told how many threads to use") from err
+    function.argtypes, function.restype = [ctypes.c_int], None
+    return function
+
+
 def set_thread_count(threads: int) -> None:
-    """Say how many threads the calling thread's pool shall have; holds only before that pool is first used."""
-    getattr(runtime_library(), _SET_CONCURRENCY)(ctypes.c_int(threads))
+    """Say how many threads kernels use that the calling thread runs; more than one holds from its first kernel on."""
+    _concurrency_setter()(threads)

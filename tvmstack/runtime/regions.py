@@ -1,46 +1,104 @@
-"""Regions of an artifact that onnxruntime runs: one packed function each, registered under its digest."""
+"""Regions of an artifact that onnxruntime runs: one packed function each, registered under the region's digest."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from tvmstack.core.errors import SetupError
-from tvmstack.runtime.tensors import aligned
+from tvmstack.core.errors import BackendError, SetupError
+from tvmstack.runtime.tensors import aligned_empty, is_in_place
 
-__all__ = ["PREFIX", "register_region"]
+__all__ = ["PREFIX", "hold_region", "release_region"]
 
 PREFIX = "tvmstack.region."
 
 
-def register_region(digest: str, model: bytes, row: Mapping[str, Any], threads: int) -> None:
-    """Make the packed function of a region; two artifacts with the same region share the last one made.
+class _Region:
+    """A region as TVM calls it. Sessions that hold the same region share it, with the first one's thread count."""
+
+    def __init__(self, digest: str, model: bytes, row: Mapping[str, Any], threads: int) -> None:
+        self.users = 0
+        self._digest, self._model, self._threads = digest, model, threads
+        self._inputs = [str(spec["name"]) for spec in row["inputs"]]
+        self._outputs = [str(spec["name"]) for spec in row["outputs"]]
+        self._session, self._process = self._open(), os.getpid()
+
+    def __call__(self, *tensors: Any) -> Any:
+        if self._process != os.getpid():  # onnxruntime's threads do not survive a fork
+            self._session, self._process = self._open(), os.getpid()
+        feed = {name: np.from_dlpack(t) for name, t in zip(self._inputs, tensors, strict=True)}
+        try:
+            results = self._session.run(self._outputs, feed)
+        except Exception as err:  # the border to onnxruntime, whose errors share no class
+            raise BackendError(f"onnxruntime failed in region {self._digest}: {_first_line(err)}") from err
+        given = [_tensor(np.asarray(r)) for r in results]
+        return given[0] if len(given) == 1 else given
+
+    def _open(self) -> Any:
+        try:
+            import onnxruntime
+        except ImportError as err:
+            raise SetupError("a region of this artifact runs in onnxruntime: pip install onnxruntime") from err
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        # Spinning threads would take the cores from TVM's kernels between two regions.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        try:
+            return onnxruntime.InferenceSession(self._model, options, providers=["CPUExecutionProvider"])
+        except Exception as err:  # the border to onnxruntime, whose errors share no class
+            words = f"onnxruntime {onnxruntime.__version__} refuses region {self._digest}: {_first_line(err)}"
+            raise SetupError(words) from err
+
+
+_held: dict[str, _Region] = {}
+_lock = threading.Lock()
+
+
+def hold_region(digest: str, model: bytes, row: Mapping[str, Any], threads: int) -> None:
+    """Make the packed function of a region, or count one more session that uses it.
 
     Raises:
         SetupError: onnxruntime is missing or refuses the region.
     """
     import tvm_ffi
 
-    try:
-        import onnxruntime
-    except ImportError as err:
-        raise SetupError("a region of this artifact runs in onnxruntime: pip install onnxruntime") from err
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as err:  # the border to onnxruntime, whose errors share no class
-        raise SetupError(f"onnxruntime {onnxruntime.__version__} refuses region {digest}: {err}") from err
-    names = [spec["name"] for spec in row["inputs"]]
-    wanted = [spec["name"] for spec in row["outputs"]]
+    with _lock:
+        if digest not in _held:
+            _held[digest] = _Region(digest, model, row, threads)
+            tvm_ffi.register_global_func(PREFIX + digest, _caller(digest), override=True)
+        _held[digest].users += 1
 
-    def run(*tensors: Any) -> Any:
-        feed = {name: np.from_dlpack(t) for name, t in zip(names, tensors, strict=True)}
-        results = [tvm_ffi.from_dlpack(aligned(np.asarray(r))) for r in session.run(wanted, feed)]
-        return results[0] if len(results) == 1 else results
 
-    tvm_ffi.register_global_func(f"{PREFIX}{digest}", run, override=True)
+def release_region(digest: str) -> None:
+    """Let go of a region; the last session to do so frees it."""
+    with _lock:
+        _held[digest].users -= 1
+        if _held[digest].users == 0:
+            del _held[digest]
+
+
+def _caller(digest: str) -> Any:
+    # A registered function stays for the life of the process; what it holds must not.
+    def call(*tensors: Any) -> Any:
+        return _held[digest](*tensors)
+
+    return call
+
+
+def _tensor(array: np.ndarray) -> Any:
+    import tvm_ffi
+
+    if not is_in_place(array):
+        copy = aligned_empty(array.shape, array.dtype)
+        np.copyto(copy, array)
+        array = copy
+    return tvm_ffi.from_dlpack(array)
+
+
+def _first_line(err: Exception) -> str:
+    return (str(err).strip() or type(err).__name__).splitlines()[0]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import mmap
-import threading
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,19 +14,17 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tvmstack.artifact.check import require
-from tvmstack.artifact.manifest import REGIONS, WEIGHTS, Manifest, read_with_sections
-from tvmstack.core.errors import BackendError, UsageError
+from tvmstack.artifact.manifest import REGIONS, WEIGHTS, Manifest
+from tvmstack.core.device import physical_cores
+from tvmstack.core.errors import UsageError
 from tvmstack.core.model import TensorSpec
 from tvmstack.runtime.lanes import run_on_lane
 from tvmstack.runtime.library import load_module
-from tvmstack.runtime.regions import register_region
-from tvmstack.runtime.tensors import arrays_from_inputs
+from tvmstack.runtime.machine import Machine
+from tvmstack.runtime.regions import hold_region, release_region
+from tvmstack.runtime.tensors import Signature, numpy_dtype
 
 __all__ = ["KernelTime", "Session", "load"]
-
-_CPU, _POOLED = 1, 2
-# Outputs up to this many bytes are copied: cheaper than asking whose memory they are.
-_SMALL = 4096
 
 
 @dataclass(frozen=True)
@@ -42,37 +41,56 @@ def load(path: str | Path, threads: int | None = None, verify_digests: bool = Tr
 
     Args:
         path: the `.so`.
-        threads: how many threads its kernels use; None for what it was built for.
-        verify_digests: whether to read every byte and compare digests first (about 1 s for each 1.5 GB).
+        threads: how many threads its kernels use; None for $TVM_NUM_THREADS where that is set, else what it was
+            built for, but no more than the physical cores this process may use.
+        verify_digests: whether to read every byte and compare digests first (about 1 s for each GB and core).
 
     Raises:
         ArtifactError: the file is damaged, was built for another CPU or another TVM, or is no artifact.
         SetupError: TVM's runtime, or onnxruntime where a region needs it, is missing.
+        UsageError: `threads` is no count of threads.
     """
-    if threads is not None and threads < 1:
-        raise UsageError(f"threads must be 1 or more, not {threads}")
-    require(Path(path), verify_digests)
-    return Session(Path(path), threads)
+    path = Path(path)
+    manifest, sections = require(path, verify_digests)
+    count = _thread_count(threads, manifest.threads)
+    return Session(path, manifest, sections[WEIGHTS].offset, sections[REGIONS].offset, count)
+
+
+def _thread_count(asked: int | None, built: int) -> int:
+    if asked is not None:
+        if not isinstance(asked, int) or asked < 1:
+            raise UsageError(f"threads must be a whole number from 1 on, not {asked!r}")
+        return asked
+    text = os.environ.get("TVM_NUM_THREADS", "")
+    if text:
+        if not text.isdecimal() or int(text) < 1:
+            raise UsageError(f"TVM_NUM_THREADS must be a whole number from 1 on, not {text!r}")
+        return int(text)
+    return max(1, min(built, physical_cores()))
 
 
 class Session:
-    """An artifact ready to run; safe to use from several threads at once. Made by `load`."""
+    """An artifact ready to run; safe to use from several threads at once. Made by `load`.
 
-    def __init__(self, path: Path, threads: int | None) -> None:
-        import tvm_ffi
+    Which thread does the work, and what several sessions with different thread counts mean for each other, is told in
+    `tvmstack.runtime.lanes`.
+    """
 
-        self._ffi = tvm_ffi
+    def __init__(self, path: Path, manifest: Manifest, weights_at: int, regions_at: int, threads: int) -> None:
         self.path = path
-        self._manifest, sections = read_with_sections(path)
-        self._threads = threads or self._manifest.threads
-        with path.open("rb") as file:
-            self._image = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        self._first = np.frombuffer(self._image, np.uint8).ctypes.data
-        self._weights = self._map_weights(sections[WEIGHTS].offset)
-        self._register_regions(sections[REGIONS].offset)
+        self._manifest = manifest
+        self._threads = threads
+        self._signature = Signature(manifest.inputs)
+        for spec in manifest.outputs:
+            numpy_dtype(spec.dtype)
         self._module = load_module(path)
-        self._vms: dict[int, Any] = {}
-        self._lock = threading.Lock()
+        with path.open("rb") as file:
+            image = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self._weights_memory, self._weights = _map_weights(image, weights_at, manifest.weights)
+        self._regions = [_hold(image, regions_at, place, manifest, threads) for place in manifest.regions]
+        self._idle: list[Machine] = []
+        self._closed = False
+        self._idle.append(self._machine())
 
     @property
     def manifest(self) -> Manifest:
@@ -98,44 +116,38 @@ class Session:
         """Run the model.
 
         Args:
-            inputs: an array or DLPack tensor for each input name, of the shape and dtype in `inputs`; any stride and
-                alignment.
+            inputs: an array or DLPack tensor for each input name, of the shape and dtype in `inputs`; any stride,
+                alignment and byte order. Python numbers will do for inputs without dims.
 
         Returns:
-            A fresh array for each output name.
+            An array for each output name, the caller's own: nothing changes it later, and it outlives the session.
 
         Raises:
-            UsageError: a name, shape or dtype is wrong.
-            BackendError: a region failed.
+            UsageError: a name, shape or dtype is wrong, or the session is closed.
+            BackendError: a region, or TVM itself, failed.
         """
-        arrays = arrays_from_inputs(self.inputs, inputs)
-        return run_on_lane(self._threads, lambda: self._outputs(self._call(arrays), arrays))
+        return run_on_lane(self._threads, self._run, self._signature.arrays(inputs))
 
     def time(self, inputs: Mapping[str, Any], repeats: int = 20) -> list[float]:
-        """Return the seconds each of `repeats` runs took, input checks left out."""
-        arrays = arrays_from_inputs(self.inputs, inputs)
-
-        def measure() -> list[float]:
-            times = []
-            for _ in range(repeats):
-                start = time.perf_counter()
-                self._call(arrays)
-                times.append(time.perf_counter() - start)
-            return times
-
-        return run_on_lane(self._threads, measure)
+        """Return the seconds each of `repeats` runs took, without checks of inputs and copies of outputs."""
+        return run_on_lane(self._threads, self._time, self._signature.arrays(inputs), repeats)
 
     def profile(self, inputs: Mapping[str, Any], repeats: int = 20) -> list[KernelTime]:
-        """Return the time of each kernel and region, after one run to warm up; the clock adds about a microsecond a call."""
-        arrays = arrays_from_inputs(self.inputs, inputs)
-        return run_on_lane(self._threads, lambda: self._profile(arrays, repeats))
+        """Return the time of each kernel and region, after one run to warm up.
+
+        The clock itself adds about a microsecond a call.
+        """
+        return run_on_lane(self._threads, self._profile, self._signature.arrays(inputs), repeats)
 
     def close(self) -> None:
-        """Give back the weights' mapping and the virtual machines; the session cannot run any more."""
-        with self._lock:
-            self._vms.clear()
-            self._weights = []
-            self._module = None
+        """Give back weights, machines and regions; runs under way end well, later ones are refused."""
+        if not self._closed:
+            self._closed = True
+            self._idle.clear()
+            self._weights, self._module = (), None
+            self._weights_memory = np.empty(0, np.uint8)
+            for digest in self._regions:
+                release_region(digest)
 
     def __enter__(self) -> Session:
         return self
@@ -146,77 +158,84 @@ class Session:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Session cannot be pickled; load the artifact in the other process")
 
-    def _map_weights(self, offset: int) -> list[Any]:
-        tensors = []
-        for row in self._manifest.weights:
-            size = int(row["size"])
-            flat = np.frombuffer(self._image, np.uint8, size, offset + int(row["offset"]))
-            tensors.append(self._ffi.from_dlpack(flat.view(row["dtype"]).reshape(row["shape"])))
-        return tensors
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._threads} threads"
+        return f"<Session of {self.path}, {state}>"
 
-    def _register_regions(self, offset: int) -> None:
-        rows = {r["digest"]: r for r in self._manifest.plan["regions"]}
-        for place in self._manifest.regions:
-            start = offset + int(place["offset"])
-            model = self._image[start : start + int(place["size"])]
-            register_region(place["digest"], model, rows[place["digest"]], self._threads)
+    def _machine(self) -> Machine:
+        return Machine(self._module, self.path, self.outputs, self._weights, self._weights_memory)
 
-    def _vm(self) -> Any:
-        """Return the virtual machine of this thread: one must not be used by two threads at once."""
-        ident = threading.get_ident()
-        if ident not in self._vms:
-            with self._lock:
-                if self._module is None:
-                    raise UsageError(f"the session of {self.path} is closed")
-                vm = self._module["vm_load_executable"]()
-                vm["vm_initialization"](_CPU, 0, _POOLED)
-                self._vms[ident] = (vm, vm["main"])
-        return self._vms[ident]
-
-    def _call(self, arrays: list[np.ndarray]) -> Any:
-        _, main = self._vm()
+    @contextmanager
+    def _borrowed(self) -> Iterator[Machine]:
+        """Lend a machine to this thread alone. One that failed is not used again."""
+        if self._closed:
+            raise UsageError(f"the session of {self.path} is closed; load it again")
         try:
-            return main(*[self._ffi.from_dlpack(a) for a in arrays], *self._weights)
-        except (RuntimeError, ValueError, TypeError) as err:
-            raise BackendError(f"running {self.path} failed: {str(err).strip().splitlines()[-1]}") from err
+            machine = self._idle.pop()
+        except IndexError:
+            machine = self._machine()
+        yield machine
+        if not self._closed:
+            self._idle.append(machine)
 
-    def _outputs(self, result: Any, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-        tensors = [result] if len(self.outputs) == 1 and hasattr(result, "__dlpack__") else list(result)
-        held = {a.ctypes.data for a in arrays}
-        found = {}
-        for spec, tensor in zip(self.outputs, tensors, strict=True):
-            array = np.from_dlpack(tensor)
-            # an output may be an input, a weight or a constant passed through: the caller gets memory of its own
-            address = array.ctypes.data
-            shared = (
-                array.nbytes <= _SMALL or address in held or self._first <= address < self._first + len(self._image)
-            )
-            found[spec.name] = array.copy() if shared else array
-        return found
+    def _run(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+        with self._borrowed() as machine:
+            return machine.run(arrays)
+
+    def _time(self, arrays: list[np.ndarray], repeats: int) -> list[float]:
+        times = []
+        with self._borrowed() as machine:
+            for _ in range(repeats):
+                start = time.perf_counter()
+                machine.call(arrays)
+                times.append(time.perf_counter() - start)
+        return times
 
     def _profile(self, arrays: list[np.ndarray], repeats: int) -> list[KernelTime]:
-        vm, _ = self._vm()
         runs: list[dict[str, list[float]]] = []
         starts: list[float] = []
 
-        def clock(_func: Any, name: str, before: bool, _result: Any, *_args: Any) -> int:
+        def clock(_func: Any, name: Any, before: bool, _result: Any, *_args: Any) -> int:
             if before:
                 starts.append(time.perf_counter())
-            elif starts:
+            else:
                 spent = time.perf_counter() - starts.pop()
                 if not str(name).startswith("vm."):
                     runs[-1].setdefault(str(name), []).append(spent)
             return 0
 
-        self._call(arrays)
-        vm["set_instrument"](clock)
-        try:
-            for _ in range(repeats):
-                runs.append({})
-                self._call(arrays)
-        finally:
-            vm["set_instrument"](None)
+        with self._borrowed() as machine:
+            machine.call(arrays)
+            machine.instrument(clock)
+            try:
+                for _ in range(repeats):
+                    runs.append({})
+                    machine.call(arrays)
+            finally:
+                machine.instrument(None)
         return [_kernel_time(name, runs) for name in runs[-1]] if runs else []
+
+
+def _map_weights(image: mmap.mmap, at: int, rows: tuple[Mapping[str, Any], ...]) -> tuple[np.ndarray, tuple[Any, ...]]:
+    """Return the weights' memory, mapped from the file and private to this process, and a tensor on each weight."""
+    import tvm_ffi
+
+    size = max((int(row["offset"]) + int(row["size"]) for row in rows), default=0)
+    memory = np.frombuffer(image, np.uint8, size, at)
+    tensors = []
+    for row in rows:
+        start = int(row["offset"])
+        flat = memory[start : start + int(row["size"])]
+        tensors.append(tvm_ffi.from_dlpack(flat.view(numpy_dtype(row["dtype"])).reshape(row["shape"])))
+    return memory, tuple(tensors)
+
+
+def _hold(image: mmap.mmap, at: int, place: Mapping[str, Any], manifest: Manifest, threads: int) -> str:
+    digest = str(place["digest"])
+    row = next(r for r in manifest.plan["regions"] if r["digest"] == digest)
+    start = at + int(place["offset"])
+    hold_region(digest, image[start : start + int(place["size"])], row, threads)
+    return digest
 
 
 def _kernel_time(name: str, runs: list[dict[str, list[float]]]) -> KernelTime:

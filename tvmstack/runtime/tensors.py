@@ -1,67 +1,134 @@
-"""What a caller gives, as tensors TVM can read in place: checked, contiguous, 64-byte aligned."""
+"""What a caller gives, checked against what the artifact takes, and memory as TVM needs it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from tvmstack.core.errors import UsageError, nearest
 from tvmstack.core.model import TensorSpec
 
-__all__ = ["aligned", "arrays_from_inputs"]
+__all__ = ["Signature", "aligned_empty", "is_in_place", "numpy_dtype"]
 
 _ALIGN = 64
+# Which Python numbers say exactly what an array of this kind holds; a float is never cut to an integer.
+_SCALARS: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}
 
 
-def arrays_from_inputs(specs: Sequence[TensorSpec], inputs: Mapping[str, Any]) -> list[np.ndarray]:
-    """Return one aligned array for each spec, in order; copied only where memory is not as TVM needs it.
+class Signature:
+    """The inputs of an artifact, and the check that a caller's arrays are such inputs."""
+
+    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+        self.specs = tuple(specs)
+        self._names = [s.name for s in specs]
+        self._rules = [(s.name, numpy_dtype(s.dtype), s.shape) for s in specs]
+
+    def arrays(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return an array of the right dtype and shape for each input, in order; byte order and memory layout vary.
+
+        Raises:
+            UsageError: all that is wrong with the inputs, in one sentence.
+        """
+        if isinstance(inputs, Mapping) and len(inputs) == len(self._rules):
+            found = [inputs.get(name) for name in self._names]
+            if all(map(_is_plain, found, self._rules)):
+                return cast(list[np.ndarray], found)
+        return self._look_closer(inputs)
+
+    def _look_closer(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
+        names = ", ".join(self._names)
+        if not isinstance(inputs, Mapping):
+            raise UsageError(f"inputs must be a mapping from names to arrays ({names}), got {type(inputs).__name__}")
+        wrong = [
+            f"no input is called {name!r} ({nearest(str(name), self._names) or 'it takes none'})"
+            for name in inputs
+            if name not in self._names
+        ]
+        wrong += [f"input {name!r} is missing" for name in self._names if name not in inputs]
+        arrays = []
+        for spec, (_, dtype, _) in zip(self.specs, self._rules, strict=True):
+            try:
+                if spec.name in inputs:
+                    arrays.append(_checked(spec, dtype, inputs[spec.name]))
+            except UsageError as err:
+                wrong.append(str(err))
+        if wrong:
+            raise UsageError("; ".join(wrong))
+        return arrays
+
+
+def _is_plain(value: Any, rule: tuple[str, np.dtype[Any], tuple[int | str, ...]]) -> bool:
+    return type(value) is np.ndarray and value.dtype == rule[1] and value.shape == rule[2]
+
+
+def _checked(spec: TensorSpec, dtype: np.dtype[Any], value: Any) -> np.ndarray:
+    array = _as_array(spec, dtype, value)
+    same_dtype = array.dtype.newbyteorder("=") == dtype
+    if same_dtype and _fits(array.shape, spec.shape):
+        return array
+    want, got = (f"{d} {list(s)}" for d, s in ((spec.dtype, spec.shape), (array.dtype, array.shape)))
+    hint = "" if same_dtype else f"; cast it, for example with .astype({spec.dtype!r})"
+    raise UsageError(f"input {spec.name!r} must be {want}, got {got}{hint}")
+
+
+def _fits(shape: tuple[int, ...], dims: tuple[int | str, ...]) -> bool:
+    return len(shape) == len(dims) and all(isinstance(d, str) or d == n for d, n in zip(dims, shape, strict=True))
+
+
+def _as_array(spec: TensorSpec, dtype: np.dtype[Any], value: Any) -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray):
+        raise UsageError(f"input {spec.name!r} is a masked array; fill it first, with .filled(…)")
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        return _from_dlpack(spec, value)
+    if type(value) in _SCALARS.get(dtype.kind, ()):
+        try:
+            return np.asarray(value, dtype)
+        except OverflowError as err:
+            raise UsageError(f"input {spec.name!r}: {value} does not fit into {spec.dtype}") from err
+    raise UsageError(
+        f"input {spec.name!r} must be a numpy array or a DLPack tensor, got {type(value).__name__}; "
+        f"np.asarray(…, {spec.dtype!r}) makes one"
+    )
+
+
+def _from_dlpack(spec: TensorSpec, value: Any) -> np.ndarray:
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as err:
+        words = (str(err).strip() or type(err).__name__).splitlines()[0]
+        raise UsageError(f"input {spec.name!r} cannot be read through DLPack: {words}") from err
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return a dtype by the name it has in a manifest.
 
     Raises:
-        UsageError: a name is missing or unknown, or an array has another shape or dtype than the artifact was built for.
+        UsageError: numpy has no such dtype, so that no caller could feed it.
     """
-    names = [s.name for s in specs]
-    for name in inputs:
-        if name not in names:
-            raise UsageError(f"no input is called {name!r}; {nearest(str(name), names)}")
-    missing = [n for n in names if n not in inputs]
-    if missing:
-        raise UsageError(f"missing input{'s' * (len(missing) > 1)}: {', '.join(missing)}")
-    return [_checked(spec, inputs[spec.name]) for spec in specs]
+    try:
+        return np.dtype(name)
+    except TypeError as err:
+        raise UsageError(f"tensors of {name} cannot pass through numpy; keep such values inside the model") from err
 
 
-def _checked(spec: TensorSpec, value: Any) -> np.ndarray:
-    array = _as_array(spec, value)
-    if array.dtype != np.dtype(spec.dtype):
-        raise UsageError(f"input {spec.name} must be {spec.dtype}, got {array.dtype}; use .astype('{spec.dtype}')")
-    if array.shape != spec.shape:
-        raise UsageError(f"input {spec.name} must have shape {list(spec.shape)}, got {list(array.shape)}")
-    return aligned(array)
-
-
-def _as_array(spec: TensorSpec, value: Any) -> np.ndarray:
-    if isinstance(value, np.ndarray):
-        return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
-    if hasattr(value, "__dlpack__"):
-        try:
-            return np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError) as err:
-            raise UsageError(f"input {spec.name} cannot be read through DLPack: {err}") from err
-    if isinstance(value, (bool, int, float, np.generic)):
-        return np.asarray(value, spec.dtype)
-    raise UsageError(f"input {spec.name} must be a numpy array or a DLPack tensor, got {type(value).__name__}")
-
-
-def aligned(array: np.ndarray) -> np.ndarray:
-    """Return the array itself if its memory is contiguous, writable and 64-byte aligned, else a copy that is.
-
-    A kernel reads aligned vectors: TVM crashes on an input that is not.
-    """
-    if array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % _ALIGN == 0:
-        return array
-    raw = np.empty(array.nbytes + _ALIGN, np.uint8)
+def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return an uninitialised array that begins at a multiple of 64 bytes: kernels read whole vectors."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(size + _ALIGN, np.uint8)
     start = -raw.ctypes.data % _ALIGN
-    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def is_in_place(array: np.ndarray) -> bool:
+    """Whether TVM can read the array where it is. On unaligned memory its kernels crash, so nobody else may decide."""
+    flags = array.flags
+    return bool(
+        flags.c_contiguous
+        and flags.writeable
+        and array.dtype.isnative
+        and array.__array_interface__["data"][0] % _ALIGN == 0
+    )
