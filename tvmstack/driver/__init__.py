@@ -15,10 +15,22 @@ from tvmstack.core.device import Device, detect_device
 from tvmstack.core.errors import UsageError, nearest
 from tvmstack.driver.compare import compare_build, compare_reference, compare_with, frozen_of
 from tvmstack.driver.result import Artifact, check_output, seconds_from
-from tvmstack.driver.steps import Progress, Shapes, build, choose, clock, open_records, prepare, tune_kernels
+from tvmstack.driver.steps import (
+    Progress,
+    Shapes,
+    build,
+    choose,
+    clock,
+    key_context,
+    open_records,
+    prepare,
+    store_line,
+    tune_kernels,
+)
 from tvmstack.measure.machine import require_linker
 
 if TYPE_CHECKING:
+    from tvmstack.core.kernel import Kernel
     from tvmstack.frontend import ScanReport
     from tvmstack.measure.bench import BenchReport
     from tvmstack.measure.profile import ProfileReport
@@ -219,20 +231,25 @@ def why(
     freeze: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Say for each kernel of a model whether the store has a record that fits, and if not, what differs."""
-    from tvmstack.driver.steps import key_context
-
     prepared = prepare(model, shapes, device, (), freeze)
     context = key_context(prepared)
     with open_records(store) as records:
-        rows = [(kernel, records.explain(kernel, context)) for kernel in prepared.lowered.kernels]
-    found = sum(1 for _, answer in rows if answer.record is not None)
-    return {
-        "line": f"{found} of {len(rows)} kernels from the store",
-        "kernels": [
-            {"name": k.name, "calls": k.calls, "answer": "found" if a.record else "missing", "why": a.reason}
-            for k, a in rows
-        ],
-    }
+        rows = [
+            _why_row(kernel, records.explain(kernel, context), prepared.device) for kernel in prepared.lowered.kernels
+        ]
+    answers = [row["answer"] for row in rows]
+    fixed = answers.count("fixed")
+    return {"line": store_line(answers.count("found"), len(rows) - fixed, fixed), "kernels": rows}
+
+
+def _why_row(kernel: Kernel, answer: Any, device: Device) -> dict[str, Any]:
+    from tvmstack import schedules
+
+    if answer.record is None and not schedules.candidates(kernel.func, device, 1):
+        verdict, reason = "fixed", "it has one schedule only"
+    else:
+        verdict, reason = "found" if answer.record else "missing", answer.reason
+    return {"name": kernel.name, "calls": kernel.calls, "answer": verdict, "why": reason}
 
 
 def _require_file(model: str | Path) -> None:

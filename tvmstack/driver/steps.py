@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tvmstack.core.device import Device, device_from_text
-from tvmstack.core.errors import SetupError
+from tvmstack.core.errors import SetupError, TuningError
 from tvmstack.core.kernel import Choice, Kernel
 from tvmstack.driver.result import Artifact, disk_words
 
@@ -149,26 +149,40 @@ class Chosen:
 def choose(prepared: Prepared, records: Any) -> Chosen:
     """Take the best record of each kernel; kernels without one, or whose record no longer applies, get the default."""
     from tvmstack import schedules
-    from tvmstack.core.errors import TuningError
 
     context, choices, facts = key_context(prepared), {}, {}
-    found = 0
     for kernel in prepared.lowered.kernels:
-        record = records.best(kernel, context)
-        source = "default"
+        record = _applicable(kernel, records.best(kernel, context), prepared.device)
         if record is not None:
-            try:
-                schedules.apply(kernel.func, record.choice, prepared.device)
-                choices[kernel.name] = record.choice
-                source = record.source
-                found += 1
-            except TuningError as err:
-                _log.warning("the record of %s does not apply and is left aside: %s", kernel.name, err)
-                record = None
-        facts[kernel.name] = {"source": source, "median_us": record.median_s * 1e6 if record else None}
-    _log.info("%d of %d kernels from the store", found, len(prepared.lowered.kernels))
+            choices[kernel.name] = record.choice
+            facts[kernel.name] = {"source": record.source, "median_us": record.median_s * 1e6}
+        else:
+            tunable = bool(schedules.candidates(kernel.func, prepared.device, 1))
+            facts[kernel.name] = {"source": "default" if tunable else "fixed", "median_us": None}
+    fixed = sum(fact["source"] == "fixed" for fact in facts.values())
+    _log.info("%s", store_line(len(choices), len(facts) - fixed, fixed))
     by_workload = {k.workload: choices[k.name] for k in prepared.lowered.kernels if k.name in choices}
     return Chosen(choices, facts, by_workload)
+
+
+def store_line(found: int, tunable: int, fixed: int) -> str:
+    """Return "N of N kernels from the store", kernels that have one schedule only counted apart."""
+    words = f"{found} of {tunable} kernels from the store"
+    return words + (f"; {fixed} more have nothing to tune" if fixed else "")
+
+
+def _applicable(kernel: Kernel, record: Any, device: Device) -> Any:
+    """Return the record if its choice can still be applied."""
+    from tvmstack import schedules
+
+    if record is None:
+        return None
+    try:
+        schedules.apply(kernel.func, record.choice, device)
+    except TuningError as err:
+        _log.warning("the record of %s does not apply and is left aside: %s", kernel.name, err)
+        return None
+    return record
 
 
 def build(prepared: Prepared, chosen: Chosen, threads: int | None) -> Artifact:
