@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 import sqlite3
@@ -16,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.conftest import build, conv_block, mlp, unknown_operator
 from tvmstack.cli.boundary import run
+from tvmstack.store import open_store
 
 pytestmark = pytest.mark.cpu
 
@@ -154,7 +156,20 @@ def test_no_compiler_on_path(fails: Callable[..., str], tmp_path: Path, monkeypa
 def test_a_store_that_is_no_database(fails: Callable[..., str], tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     store.write_bytes(b"these are not records " * 100)
-    assert "store.db" in fails(saved(mlp(), tmp_path / "m.onnx"), 6, "--store", str(store))
+    assert "is not a store" in fails(saved(mlp(), tmp_path / "m.onnx"), 6, "--store", str(store))
+    assert store.read_bytes().startswith(b"these are not records")
+
+
+def test_a_damaged_store_is_set_aside_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "store.db"
+    with contextlib.closing(open_store(store)):
+        pass
+    data = store.read_bytes()
+    store.write_bytes(data[:100] + b"\xff" * (len(data) - 100))
+    model = saved(mlp(), tmp_path / "m.onnx")
+    assert run(["-q", "compile", str(model), "-o", str(tmp_path / "m.so"), "--store", str(store)]) == 0
+    assert "was damaged" in capsys.readouterr().err
+    assert list(tmp_path.glob("store.db.corrupt-*"))
 
 
 def test_a_store_that_another_process_holds(fails: Callable[..., str], tmp_path: Path) -> None:

@@ -81,8 +81,15 @@ def _prepare(path: Path) -> None:
         raise TuningError(f"cannot open the store {path}: {err.strerror}; --store names another") from err
     if path.is_dir():
         raise TuningError(f"cannot open the store {path}: it is a folder; name a file")
+    if path.exists() and path.stat().st_size and not _is_sqlite(path):
+        raise TuningError(f"{path} is not a store and is left as it is; --store names another file")
     if path.exists() and path.stat().st_size and not _is_sound(path):
         _salvage(path)
+
+
+def _is_sqlite(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(16) == b"SQLite format 3\0"
 
 
 def _is_sound(path: Path) -> bool:
