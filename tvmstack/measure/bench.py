@@ -25,6 +25,8 @@ __all__ = ["BenchReport", "PeerResult", "PeerSpec", "bench"]
 
 # After a round the peer's worker threads may still spin for some milliseconds; the next peer waits them out.
 _PAUSE_S = 0.03
+# A load average that our own compilation just before cannot explain away.
+_BUSY_LOAD = 1.5
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,7 @@ def bench(
         SetupError: a peer is not installed.
         BackendError: a peer cannot run the model.
     """
+    notes = _busy_notes()
     with tempfile.TemporaryDirectory(prefix="tvmstack-bench-") as folder, contextlib.ExitStack() as stack:
         stored = Path(folder) / "inputs.npz"
         np.savez(stored, **dict(inputs))  # type: ignore[arg-type]
@@ -197,4 +200,12 @@ def bench(
             for peer in order:
                 time.sleep(_PAUSE_S)
                 peer.measure(seconds)
-        return BenchReport(tuple(p.result() for p in running), threads, device)
+        return BenchReport(tuple(p.result() for p in running), threads, device, notes)
+
+
+def _busy_notes() -> tuple[str, ...]:
+    """Return a warning where other programs were running, since they slow peers down in different ways."""
+    load = os.getloadavg()[0]
+    if load < _BUSY_LOAD:
+        return ()
+    return (f"the machine was busy (load {load:.1f} before the first round): figures are upper bounds, ratios unsure",)
