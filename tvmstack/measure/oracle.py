@@ -33,10 +33,8 @@ class Oracle:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 4
-        source = str(model) if isinstance(model, (str, Path)) else model
-        if not isinstance(source, (str, bytes)):
-            source = source.SerializeToString()
         try:
+            source = _source(model)
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as err:  # the border to onnxruntime, whose errors share no class
             raise ModelError(f"onnxruntime refuses the model: {_first_line(err)}") from err
@@ -54,6 +52,13 @@ class Oracle:
         except Exception as err:  # the border to onnxruntime, whose errors share no class
             raise ModelError(f"onnxruntime refuses the inputs: {_first_line(err)}") from err
         return {name: np.asarray(r) for name, r in zip(self.outputs, results, strict=True)}
+
+
+def _source(model: str | Path | bytes | Any) -> str | bytes:
+    if isinstance(model, (str, Path)):
+        return str(model)
+    # Over 2 GB, protobuf refuses here: such a model is a file with external data.
+    return model if isinstance(model, bytes) else bytes(model.SerializeToString())
 
 
 def _first_line(err: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ def runtime_library() -> ctypes.CDLL:
     path = next((p for p in (folder / "lib" / "libtvm_runtime.so", folder / "libtvm_runtime.so") if p.exists()), None)
     if path is None:
         raise SetupError(f"no libtvm_runtime.so below {folder}: reinstall apache-tvm")
+    # Pinning, TVM's default, puts the workers of every pool on the same cores and widens the caller's own affinity.
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
     try:
         import tvm_ffi  # noqa: F401  brings in the library that the runtime is linked to
 
