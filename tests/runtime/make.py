@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from onnx import TensorProto, helper
 
 from tvmstack.artifact import Manifest, write_artifact
 from tvmstack.core.device import detect_device
@@ -52,3 +53,35 @@ def make_artifact(model: onnx.ModelProto, path: Path, regions: Collection[str] =
     write_artifact(path, library, lowered.weights, [(r.digest, r.model) for r in plan.regions], manifest)
     library.unlink()
     return path
+
+
+TYPES = {
+    "f16": TensorProto.FLOAT16,
+    "f32": TensorProto.FLOAT,
+    "f64": TensorProto.DOUBLE,
+    "i8": TensorProto.INT8,
+    "u8": TensorProto.UINT8,
+    "i32": TensorProto.INT32,
+    "i64": TensorProto.INT64,
+    "b": TensorProto.BOOL,
+}
+
+
+def many_types() -> onnx.ModelProto:
+    """Return a model that turns NAME: TYPE [2, 3] into out_NAME of the same type, plus a scalar, a passed-on input."""
+    node, values = helper.make_node, {"in": [], "out": []}
+    nodes = []
+    for name, kind in TYPES.items():
+        operator = "Not" if name == "b" else "Add"
+        nodes.append(node(operator, [name] if name == "b" else [name, name], [f"out_{name}"]))
+        values["in"].append(helper.make_tensor_value_info(name, kind, (2, 3)))
+        values["out"].append(helper.make_tensor_value_info(f"out_{name}", kind, (2, 3)))
+    nodes += [node("Mul", ["scalar", "scalar"], ["square"]), node("Identity", ["large"], ["same"])]
+    values["in"] += [_float("scalar", ()), _float("large", (64, 256))]
+    values["out"] += [_float("square", ()), _float("same", (64, 256))]
+    graph = helper.make_graph(nodes, "types", values["in"], values["out"])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def _float(name: str, shape: tuple[int, ...]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)

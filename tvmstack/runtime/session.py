@@ -58,7 +58,7 @@ def load(path: str | Path, threads: int | None = None, verify_digests: bool = Tr
 
 def _thread_count(asked: int | None, built: int) -> int:
     if asked is not None:
-        if not isinstance(asked, int) or asked < 1:
+        if type(asked) is not int or asked < 1:
             raise UsageError(f"threads must be a whole number from 1 on, not {asked!r}")
         return asked
     text = os.environ.get("TVM_NUM_THREADS", "")
