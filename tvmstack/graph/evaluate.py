@@ -12,7 +12,7 @@ import onnxruntime
 
 from tvmstack.graph.values import captured_values
 
-__all__ = ["evaluate_node", "infer_node", "refusal_of"]
+__all__ = ["evaluate_node", "infer_node", "is_accepted", "refusal_of"]
 
 _LOG = logging.getLogger(__name__)
 # Newest file version that the oldest onnxruntime we allow reads.
@@ -52,6 +52,22 @@ def infer_node(
     if isinstance(session, str):
         return []
     return [(_dtype(o.type), _dims(o.shape)) for o in session.get_outputs()]
+
+
+def is_accepted(model: onnx_ir.Model) -> bool:
+    """Whether onnxruntime takes the graph when the shapes of inputs, outputs and inner values are left open."""
+    proto = onnx_ir.to_proto(model)
+    del proto.graph.value_info[:]
+    for info in (*proto.graph.input, *proto.graph.output):
+        info.type.tensor_type.ClearField("shape")
+    try:
+        onnxruntime.InferenceSession(proto.SerializeToString(), session_options(), providers=["CPUExecutionProvider"])
+    except ValueError as err:  # over protobuf's 2 GB: not to be asked this way
+        _LOG.info("not asked whether onnxruntime takes the graph: %s", err)
+    except Exception as err:  # noqa: BLE001  (border: onnxruntime's errors share no class)
+        _LOG.info("onnxruntime refuses the repaired graph: %s", str(err).splitlines()[0])
+        return False
+    return True
 
 
 def refusal_of(node: onnx_ir.Node, opsets: Mapping[str, int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from types import ModuleType
 from typing import Protocol, cast
 
@@ -21,6 +22,7 @@ from tvmstack.graph import (
     fold_shapes,
     fuse_gelu,
     fuse_layer_norm,
+    hidden,
     infer_shapes,
     inline_functions,
     merge_equal,
@@ -29,6 +31,7 @@ from tvmstack.graph import (
     remove_unused,
     unroll_loops,
 )
+from tvmstack.graph.evaluate import is_accepted
 from tvmstack.graph.values import spec_of
 
 __all__ = ["PASSES", "Pass", "repair"]
@@ -78,15 +81,15 @@ def repair(model: Model) -> Model:
     Raises:
         ModelError: an output's type cannot be known, or a pass met a graph it cannot handle.
     """
-    changes: list[str] = []
-    infer_shapes.forget_declared(model.graph)
-    changes += _run(_ONCE, model)
-    for _ in range(_ROUNDS):
-        lines = _run(_REPEATED, model)
-        changes += lines
-        if not lines:
-            break
-    changes += _run(_FUSIONS, model)
+    pristine = model.graph.clone() if hidden.control_flow(model.graph) else None
+    changes = _rewrite(model)
+    left = [node.name or "" for node in hidden.control_flow(model.graph)]
+    if pristine is not None and left and not is_accepted(model.graph):
+        model = replace(model, graph=pristine)
+        away = hidden.hide(pristine, left)
+        changes = _rewrite(model)
+        hidden.restore(pristine, away)
+        changes.append(f"left {', '.join(left)} as written: its bodies contradict the fixed shapes")
     graph = model.graph.graph
     untyped = [v.name for v in graph.outputs if v.dtype is None]
     if untyped:
@@ -100,6 +103,18 @@ def repair(model: Model) -> Model:
         model.changes + tuple(changes),
         model.frozen_inputs,
     )
+
+
+def _rewrite(model: Model) -> list[str]:
+    changes: list[str] = []
+    infer_shapes.forget_declared(model.graph)
+    changes += _run(_ONCE, model)
+    for _ in range(_ROUNDS):
+        lines = _run(_REPEATED, model)
+        changes += lines
+        if not lines:
+            break
+    return changes + _run(_FUSIONS, model)
 
 
 def _run(passes: tuple[Pass, ...], model: Model) -> list[str]:

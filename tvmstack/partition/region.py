@@ -102,6 +102,10 @@ def _serialize(
     proto.graph.node.extend(onnx_ir.serde.serialize_node(n) for n in nodes)
     proto.graph.input.extend(onnx_ir.serde.serialize_value(v) for v in inputs)
     proto.graph.output.extend(onnx_ir.serde.serialize_value(v) for v in outputs)
+    if any(True for node in nodes for _ in subgraphs_of(node)):
+        # a body that never runs may contradict the fixed shapes, and onnxruntime would refuse the region for it
+        for info in (*proto.graph.input, *proto.graph.output):
+            info.type.tensor_type.ClearField("shape")
     for value in weights:
         assert value.const_value is not None
         proto.graph.initializer.append(_tensor(value))
