@@ -6,28 +6,29 @@ import os
 import threading
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from tvmstack.core.errors import BackendError, SetupError
 from tvmstack.runtime.tensors import aligned_empty, is_in_place
 
-__all__ = ["PREFIX", "hold_region", "release_region"]
+__all__ = ["PREFIX", "Region", "hold_region"]
 
 PREFIX = "tvmstack.region."
 
 
-class _Region:
+class Region:
     """A region as TVM calls it. Sessions that hold the same region share it, with the first one's thread count."""
 
     def __init__(self, digest: str, model: bytes, row: Mapping[str, Any], threads: int) -> None:
-        self.users = 0
         self._digest, self._model, self._threads = digest, model, threads
         self._inputs = [str(spec["name"]) for spec in row["inputs"]]
         self._outputs = [str(spec["name"]) for spec in row["outputs"]]
         self._session, self._process = self._open(), os.getpid()
 
     def __call__(self, *tensors: Any) -> Any:
+        """Run the region on TVM tensors; return one tensor, or a list where it has several outputs."""
         if self._process != os.getpid():  # onnxruntime's threads do not survive a fork
             self._session, self._process = self._open(), os.getpid()
         feed = {name: np.from_dlpack(t) for name, t in zip(self._inputs, tensors, strict=True)}
@@ -55,12 +56,13 @@ class _Region:
             raise SetupError(words) from err
 
 
-_held: dict[str, _Region] = {}
+# A registered function stays for the life of the process; the region that it finds here lives as long as its sessions.
+_held: WeakValueDictionary[str, Region] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
-def hold_region(digest: str, model: bytes, row: Mapping[str, Any], threads: int) -> None:
-    """Make the packed function of a region, or count one more session that uses it.
+def hold_region(digest: str, model: bytes, row: Mapping[str, Any], threads: int) -> Region:
+    """Return a region, whose packed function works as long as somebody holds it.
 
     Raises:
         SetupError: onnxruntime is missing or refuses the region.
@@ -68,26 +70,11 @@ def hold_region(digest: str, model: bytes, row: Mapping[str, Any], threads: int)
     import tvm_ffi
 
     with _lock:
-        if digest not in _held:
-            _held[digest] = _Region(digest, model, row, threads)
-            tvm_ffi.register_global_func(PREFIX + digest, _caller(digest), override=True)
-        _held[digest].users += 1
-
-
-def release_region(digest: str) -> None:
-    """Let go of a region; the last session to do so frees it."""
-    with _lock:
-        _held[digest].users -= 1
-        if _held[digest].users == 0:
-            del _held[digest]
-
-
-def _caller(digest: str) -> Any:
-    # A registered function stays for the life of the process; what it holds must not.
-    def call(*tensors: Any) -> Any:
-        return _held[digest](*tensors)
-
-    return call
+        region = _held.get(digest)
+        if region is None:
+            region = _held[digest] = Region(digest, model, row, threads)
+            tvm_ffi.register_global_func(PREFIX + digest, lambda *tensors: _held[digest](*tensors), override=True)
+        return region
 
 
 def _tensor(array: np.ndarray) -> Any:

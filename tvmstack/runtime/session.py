@@ -5,11 +5,10 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -20,11 +19,13 @@ from tvmstack.core.errors import UsageError
 from tvmstack.core.model import TensorSpec
 from tvmstack.runtime.lanes import run_on_lane
 from tvmstack.runtime.library import load_module
-from tvmstack.runtime.machine import Machine
-from tvmstack.runtime.regions import hold_region, release_region
+from tvmstack.runtime.machine import Machine, Program
+from tvmstack.runtime.regions import Region, hold_region
 from tvmstack.runtime.tensors import Signature, numpy_dtype
 
 __all__ = ["KernelTime", "Session", "load"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,14 @@ class Session:
         self._signature = Signature(manifest.inputs)
         for spec in manifest.outputs:
             numpy_dtype(spec.dtype)
-        self._module = load_module(path)
+        module = load_module(path)
         with path.open("rb") as file:
             image = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        self._weights_memory, self._weights = _map_weights(image, weights_at, manifest.weights)
-        self._regions = [_hold(image, regions_at, place, manifest, threads) for place in manifest.regions]
-        self._idle: list[Machine] = []
-        self._closed = False
-        self._idle.append(self._machine())
+        memory, weights = _map_weights(image, weights_at, manifest.weights)
+        regions = tuple(_hold(image, regions_at, place, manifest, threads) for place in manifest.regions)
+        names = tuple(spec.name for spec in manifest.outputs)
+        self._program: Program | None = Program(path, module, names, weights, memory, regions)
+        self._idle = [Machine(self._program)]
 
     @property
     def manifest(self) -> Manifest:
@@ -126,28 +127,23 @@ class Session:
             UsageError: a name, shape or dtype is wrong, or the session is closed.
             BackendError: a region, or TVM itself, failed.
         """
-        return run_on_lane(self._threads, self._run, self._signature.arrays(inputs))
+        return run_on_lane(self._threads, self._lend, Machine.run, self._signature.arrays(inputs))
 
     def time(self, inputs: Mapping[str, Any], repeats: int = 20) -> list[float]:
         """Return the seconds each of `repeats` runs took, without checks of inputs and copies of outputs."""
-        return run_on_lane(self._threads, self._time, self._signature.arrays(inputs), repeats)
+        return run_on_lane(self._threads, self._lend, _times, self._signature.arrays(inputs), repeats)
 
     def profile(self, inputs: Mapping[str, Any], repeats: int = 20) -> list[KernelTime]:
         """Return the time of each kernel and region, after one run to warm up.
 
         The clock itself adds about a microsecond a call.
         """
-        return run_on_lane(self._threads, self._profile, self._signature.arrays(inputs), repeats)
+        return run_on_lane(self._threads, self._lend, _profile, self._signature.arrays(inputs), repeats)
 
     def close(self) -> None:
         """Give back weights, machines and regions; runs under way end well, later ones are refused."""
-        if not self._closed:
-            self._closed = True
-            self._idle.clear()
-            self._weights, self._module = (), None
-            self._weights_memory = np.empty(0, np.uint8)
-            for digest in self._regions:
-                release_region(digest)
+        self._program = None
+        self._idle.clear()
 
     def __enter__(self) -> Session:
         return self
@@ -159,61 +155,55 @@ class Session:
         raise TypeError("a Session cannot be pickled; load the artifact in the other process")
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self._threads} threads"
+        state = "closed" if self._program is None else f"{self._threads} threads"
         return f"<Session of {self.path}, {state}>"
 
-    def _machine(self) -> Machine:
-        return Machine(self._module, self.path, self.outputs, self._weights, self._weights_memory)
-
-    @contextmanager
-    def _borrowed(self) -> Iterator[Machine]:
-        """Lend a machine to this thread alone. One that failed is not used again."""
-        if self._closed:
+    def _lend(self, work: Callable[..., T], *args: Any) -> T:
+        """Return `work(machine, *args)` with a machine that nobody else uses; one that failed is not used again."""
+        program = self._program
+        if program is None:
             raise UsageError(f"the session of {self.path} is closed; load it again")
         try:
             machine = self._idle.pop()
         except IndexError:
-            machine = self._machine()
-        yield machine
-        if not self._closed:
+            machine = Machine(program)
+        result = work(machine, *args)
+        if self._program is not None:
             self._idle.append(machine)
+        return result
 
-    def _run(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-        with self._borrowed() as machine:
-            return machine.run(arrays)
 
-    def _time(self, arrays: list[np.ndarray], repeats: int) -> list[float]:
-        times = []
-        with self._borrowed() as machine:
-            for _ in range(repeats):
-                start = time.perf_counter()
-                machine.call(arrays)
-                times.append(time.perf_counter() - start)
-        return times
+def _times(machine: Machine, arrays: Sequence[np.ndarray], repeats: int) -> list[float]:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        machine.call(arrays)
+        times.append(time.perf_counter() - start)
+    return times
 
-    def _profile(self, arrays: list[np.ndarray], repeats: int) -> list[KernelTime]:
-        runs: list[dict[str, list[float]]] = []
-        starts: list[float] = []
 
-        def clock(_func: Any, name: Any, before: bool, _result: Any, *_args: Any) -> int:
-            if before:
-                starts.append(time.perf_counter())
-            else:
-                spent = time.perf_counter() - starts.pop()
-                if not str(name).startswith("vm."):
-                    runs[-1].setdefault(str(name), []).append(spent)
-            return 0
+def _profile(machine: Machine, arrays: Sequence[np.ndarray], repeats: int) -> list[KernelTime]:
+    runs: list[dict[str, list[float]]] = []
+    starts: list[float] = []
 
-        with self._borrowed() as machine:
+    def clock(_func: Any, name: Any, before: bool, _result: Any, *_args: Any) -> int:
+        if before:
+            starts.append(time.perf_counter())
+        else:
+            spent = time.perf_counter() - starts.pop()
+            if not str(name).startswith("vm."):
+                runs[-1].setdefault(str(name), []).append(spent)
+        return 0
+
+    machine.call(arrays)
+    machine.instrument(clock)
+    try:
+        for _ in range(repeats):
+            runs.append({})
             machine.call(arrays)
-            machine.instrument(clock)
-            try:
-                for _ in range(repeats):
-                    runs.append({})
-                    machine.call(arrays)
-            finally:
-                machine.instrument(None)
-        return [_kernel_time(name, runs) for name in runs[-1]] if runs else []
+    finally:
+        machine.instrument(None)
+    return [_kernel_time(name, runs) for name in runs[-1]] if runs else []
 
 
 def _map_weights(image: mmap.mmap, at: int, rows: tuple[Mapping[str, Any], ...]) -> tuple[np.ndarray, tuple[Any, ...]]:
@@ -230,12 +220,11 @@ def _map_weights(image: mmap.mmap, at: int, rows: tuple[Mapping[str, Any], ...])
     return memory, tuple(tensors)
 
 
-def _hold(image: mmap.mmap, at: int, place: Mapping[str, Any], manifest: Manifest, threads: int) -> str:
+def _hold(image: mmap.mmap, at: int, place: Mapping[str, Any], manifest: Manifest, threads: int) -> Region:
     digest = str(place["digest"])
     row = next(r for r in manifest.plan["regions"] if r["digest"] == digest)
     start = at + int(place["offset"])
-    hold_region(digest, image[start : start + int(place["size"])], row, threads)
-    return digest
+    return hold_region(digest, image[start : start + int(place["size"])], row, threads)
 
 
 def _kernel_time(name: str, runs: list[dict[str, list[float]]]) -> KernelTime:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -31,11 +31,15 @@ class Signature:
         Raises:
             UsageError: all that is wrong with the inputs, in one sentence.
         """
-        if isinstance(inputs, Mapping) and len(inputs) == len(self._rules):
-            found = [inputs.get(name) for name in self._names]
-            if all(map(_is_plain, found, self._rules)):
-                return cast(list[np.ndarray], found)
-        return self._look_closer(inputs)
+        if type(inputs) is not dict or len(inputs) != len(self._rules):
+            return self._look_closer(inputs)
+        found = []
+        for name, dtype, shape in self._rules:
+            value = inputs.get(name)
+            if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+                return self._look_closer(inputs)
+            found.append(value)
+        return found
 
     def _look_closer(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
         names = ", ".join(self._names)
@@ -57,10 +61,6 @@ class Signature:
         if wrong:
             raise UsageError("; ".join(wrong))
         return arrays
-
-
-def _is_plain(value: Any, rule: tuple[str, np.dtype[Any], tuple[int | str, ...]]) -> bool:
-    return type(value) is np.ndarray and value.dtype == rule[1] and value.shape == rule[2]
 
 
 def _checked(spec: TensorSpec, dtype: np.dtype[Any], value: Any) -> np.ndarray:
