@@ -31,7 +31,7 @@ def two_rates():
     nodes = [
         helper.make_node("Add", ["x", "x"], ["y"], name="twice"),
         helper.make_node("Equal", ["rate", "six"], ["is_six"], name="test"),
-        helper.make_node("If", ["is_six"], ["z"], name="choose", then_branch=branch("a", 6), else_branch=branch("b", 4)),
+        helper.make_node("If", ["is_six"], ["z"], "choose", then_branch=branch("a", 6), else_branch=branch("b", 4)),
     ]
     inputs = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"]),

@@ -105,7 +105,8 @@ def _serialize(
     if any(True for node in nodes for _ in subgraphs_of(node)):
         # a body that never runs may contradict the fixed shapes, and onnxruntime would refuse the region for it
         for info in (*proto.graph.input, *proto.graph.output):
-            info.type.tensor_type.ClearField("shape")
+            for dim in info.type.tensor_type.shape.dim:
+                dim.Clear()
     for value in weights:
         assert value.const_value is not None
         proto.graph.initializer.append(_tensor(value))
