@@ -10,6 +10,8 @@ from tvmstack.cli.options import (
     device_option,
     freeze_option,
     frozen_from_texts,
+    input_option,
+    inputs_from_texts,
     json_option,
     model_argument,
     onnxruntime_nodes_option,
@@ -36,6 +38,7 @@ __all__ = ["compile_"]
 @click.option(
     "--verify/--no-verify", default=True, help="Compare the artifact with the original model before it is written."
 )
+@input_option
 @json_option
 def compile_(
     model: str,
@@ -49,6 +52,7 @@ def compile_(
     threads: int | None,
     onnxruntime_nodes: tuple[str, ...],
     verify: bool,
+    inputs: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Compile MODEL (an ONNX file) to one shared library.
@@ -75,6 +79,7 @@ def compile_(
             threads=threads,
             progress=progress,
             freeze=frozen_from_texts(freeze),
+            inputs=inputs_from_texts(inputs),
         )
     artifact.save(output)
     emit(artifact.report, as_json, build_page)

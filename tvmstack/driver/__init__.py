@@ -63,6 +63,7 @@ def compile(
     progress: Progress = None,
     freeze: Mapping[str, Any] | None = None,
     sample_inputs: Any = None,
+    inputs: Mapping[str, np.ndarray] | None = None,
 ) -> Artifact:
     """Compile a model to one shared library, tuned and compared with the original.
 
@@ -79,6 +80,7 @@ def compile(
         progress: called with the state of tuning.
         freeze: inputs to make constants, by name.
         sample_inputs: for a `torch.nn.Module`: what to trace it with.
+        inputs: arrays to compare on besides random and edge ones, by input name.
 
     Raises:
         UsageError, ModelError, SetupError, BackendError, TuningError, ArtifactError: see `tvmstack.core.errors`.
@@ -93,7 +95,7 @@ def compile(
     artifact.report["tuning"] = tuning
     if verify:
         with clock(prepared.seconds, "compare"):
-            compare_build(artifact, prepared, chosen)
+            compare_build(artifact, prepared, chosen, inputs)
     artifact.report["seconds"] = {k: round(v, 3) for k, v in prepared.seconds.items()}
     return artifact
 
@@ -204,8 +206,15 @@ def check(artifact: str | Path) -> list[dict[str, Any]]:
     return [row.to_json() for row in check_artifact(Path(artifact))]
 
 
-def verify(artifact: str | Path, model: str | Path | None = None, threads: int | None = None) -> dict[str, Any]:
+def verify(
+    artifact: str | Path,
+    model: str | Path | None = None,
+    threads: int | None = None,
+    inputs: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, Any]:
     """Compare an artifact with the original model, or without one with the answers it carries.
+
+    `inputs` are compared besides random and edge ones.
 
     Returns:
         {"cases", "worst", "tolerance", …} as plain data.
@@ -220,7 +229,7 @@ def verify(artifact: str | Path, model: str | Path | None = None, threads: int |
     if model is None:
         return compare_reference(path, manifest, threads)
     _require_file(model)
-    return compare_with(path, manifest, Path(model), threads).to_json()
+    return compare_with(path, manifest, Path(model), threads, inputs).to_json()
 
 
 def why(

@@ -1,4 +1,4 @@
-"""Tuning records: what was measured, for which kernel, on which device, with which versions. Knows nothing of search."""
+"""Tuning records: what was measured, for which kernel, where, with which versions. Knows nothing of search."""
 
 from tvmstack.store.database import Store, open_store
 from tvmstack.store.key import PROTOCOL, KeyContext

@@ -1,4 +1,4 @@
-"""The store: one SQLite file, safe with several processes and with a kill at any moment, or any database SQLAlchemy reaches."""
+"""The store: one SQLite file, safe with several processes and with a kill at any moment, or an SQLAlchemy URL."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ class Pool:
         """Build candidates on the kernel's worker; return why for each that failed."""
         return self.build_all([(kernel, slots)])[kernel.name]
 
-    def build_all(self, jobs: list[tuple[Kernel, Mapping[int, Choice]]]) -> dict[str, dict[int, str]]:
+    def build_all(self, jobs: Sequence[tuple[Kernel, Mapping[int, Choice]]]) -> dict[str, dict[int, str]]:
         """Build for several kernels at once, those on different workers in parallel; return the failures of each."""
         start = time.monotonic()
         failures: dict[str, dict[int, str]] = {kernel.name: {} for kernel, _ in jobs}
