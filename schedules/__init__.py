@@ -7,6 +7,7 @@ what those cannot take is left to MetaSchedule's own sketches.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
@@ -54,6 +55,7 @@ def _fits(decisions: dict[str, int], device: Device) -> bool:
     return 1 < math.prod(tile) <= device.vector_registers
 
 
+@functools.lru_cache(maxsize=2048)
 def default_choice(func: Any, device: Device) -> Choice:
     """Return the choice an untuned build uses: the template's, else a generic one, else the function as written."""
     template = template_for(func)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tvmstack.schedules.cpu.blocks import Template, anchor_of, is_schedulable, open_schedule
@@ -27,8 +28,9 @@ _ANCHORED: tuple[Template, ...] = (
 TEMPLATES: dict[str, Template] = {t.name: t for t in (*_ANCHORED, Injective(), Generic(), AsWritten(), Replay())}
 
 
+@functools.lru_cache(maxsize=2048)
 def template_for(func: Any) -> Template:
-    """Return the template that serves a `PrimFunc`."""
+    """Return the template that serves a `PrimFunc`; remembered, since every question about a kernel begins with it."""
     if not is_schedulable(func):
         return TEMPLATES["as_written"]
     work = open_schedule(func)
