@@ -27,6 +27,7 @@ COMPILE: dict[str, Any] = {
     "threads": None,
     "progress": None,
     "freeze": {},
+    "inputs": {},
 }
 CASES = {
     "nothing but the output": ([], {}),
