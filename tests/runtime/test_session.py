@@ -164,6 +164,19 @@ def test_a_file_that_is_exchanged_under_a_session_does_not_matter(dense: Path, t
             load(path)
 
 
+def test_a_replaced_file_is_loaded_anew(dense: Path, conv: Path, tmp_path: Path) -> None:
+    path = tmp_path / "same name.so"
+    names = []
+    for source in (dense, conv):
+        part = tmp_path / "part"
+        part.write_bytes(source.read_bytes())
+        part.replace(path)
+        with load(path) as session:
+            feeds = {s.name: np.zeros(s.shape, s.dtype) for s in session.inputs}
+            names.append([value.shape for value in session.run(feeds).values()])
+    assert names[0] != names[1]
+
+
 @pytest.mark.parametrize("kind", ["split", "only_region"])
 def test_a_region_computes_what_tvm_would(kind: str, dense: Path, request: pytest.FixtureRequest) -> None:
     with load(dense) as whole, load(request.getfixturevalue(kind)) as session:

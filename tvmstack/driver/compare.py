@@ -28,7 +28,21 @@ _SAMPLES = 256
 
 # Where onnxruntime drops a NaN or keeps it depending on the order it meets numbers in, it does not say what is right.
 _NO_WORD_ON_NAN = frozenset(
-    ["MaxPool", "LSTM", "GRU", "RNN", "DynamicQuantizeLinear", "QuantizeLinear", "LRN", "Resize", "TopK"]
+    [
+        "Cast",
+        "DynamicQuantizeLinear",
+        "GRU",
+        "GridSample",
+        "LRN",
+        "LSTM",
+        "MaxPool",
+        "MaxRoiPool",
+        "QuantizeLinear",
+        "RNN",
+        "Resize",
+        "RoiAlign",
+        "TopK",
+    ]
 )
 
 

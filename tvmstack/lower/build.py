@@ -51,7 +51,8 @@ def arena_bytes(executable: Any) -> int:
 def _constant_pool(stats: str) -> list[str]:
     """Split the constant pool in the statistics of an executable at its top-level commas."""
     start = stats.index("Constant pool")
-    text = stats[stats.index("[", start) + 1 :]
+    # TVM prints the empty shape as "shapetupl]"
+    text = stats[stats.index("[", start) + 1 :].replace("shapetupl]", "shapetuple[]")
     items, depth, quoted, item = [], 0, False, ""
     for char in text:
         quoted ^= char == '"'

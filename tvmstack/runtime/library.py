@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import tempfile
 import os
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,9 @@ def runtime_library() -> ctypes.CDLL:
 def load_module(path: Path) -> Any:
     """Open an artifact as a tvm_ffi module that holds a VM executable.
 
+    The loader remembers libraries by name: a file that was replaced since it was first loaded would give the old code. So
+    each is opened under a name of its own.
+
     Raises:
         ArtifactError: the loader refuses the file.
     """
@@ -51,7 +55,10 @@ def load_module(path: Path) -> Any:
     import tvm_ffi
 
     try:
-        return tvm_ffi.load_module(str(path.resolve()))
+        with tempfile.TemporaryDirectory(prefix="tvmstack-load-") as folder:
+            alias = Path(folder) / path.name
+            alias.symlink_to(path.resolve())
+            return tvm_ffi.load_module(str(alias))
     except (RuntimeError, OSError, ValueError) as err:
         raise ArtifactError(f"{path} cannot be loaded: {str(err).strip().splitlines()[-1]}") from err
 
