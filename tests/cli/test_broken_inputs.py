@@ -6,6 +6,7 @@ import contextlib
 import errno
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,6 +128,16 @@ def test_a_full_disk_is_seen_before_any_work(
     path = saved(mlp(), tmp_path / "m.onnx")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 30, used=1 << 30, free=1 << 20))
     assert "1 MiB are free" in fails(path, 4)
+
+
+def test_a_full_temporary_folder_is_seen_before_any_tuning(
+    fails: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage
+    scratch = Path(tempfile.gettempdir())
+    none = SimpleNamespace(total=1 << 30, used=1 << 30, free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: none if Path(path) == scratch else usage(path))
+    assert "TMPDIR" in fails(saved(mlp(), tmp_path / "m.onnx"), 4)
 
 
 def test_a_disk_that_fills_up_while_writing_leaves_nothing(

@@ -14,7 +14,7 @@ import numpy as np
 from tvmstack.core.device import Device, detect_device
 from tvmstack.core.errors import UsageError, nearest
 from tvmstack.driver.compare import compare_build, compare_reference, compare_with, frozen_of
-from tvmstack.driver.result import Artifact, check_output, seconds_from
+from tvmstack.driver.result import Artifact, check_output, check_scratch, seconds_from
 from tvmstack.driver.steps import (
     Progress,
     Shapes,
@@ -88,6 +88,7 @@ def compile(
     budget = seconds_from(tune)
     require_linker()
     prepared = prepare(model, shapes, device, onnxruntime_nodes, freeze, sample_inputs)
+    check_scratch(sum(w.nbytes for w in prepared.lowered.weights))
     with clock(prepared.seconds, "tune"), open_records(store) as records:
         tuning = tune_kernels(prepared, records, budget, trials, progress) if budget or trials else None
         chosen = choose(prepared, records)

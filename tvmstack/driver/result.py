@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from tvmstack.core.errors import SetupError, UsageError
 if TYPE_CHECKING:
     from tvmstack.artifact.manifest import Manifest
 
-__all__ = ["Artifact", "check_output", "disk_words", "seconds_from"]
+__all__ = ["Artifact", "check_output", "check_scratch", "disk_words", "seconds_from"]
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 # What an artifact needs beside its model: the library's code and the working copy of the build.
@@ -90,12 +91,24 @@ def check_output(path: Path, model: Path | None = None) -> None:
         raise SetupError(f"cannot write {path}: there is no folder {folder}")
     if not os.access(folder, os.W_OK):
         raise SetupError(f"cannot write {path}: the folder {folder} is not writable")
-    need = 2 * (model.stat().st_size if model and model.is_file() else 0) + _SPARE_BYTES
-    free = shutil.disk_usage(folder).free
+    size = model.stat().st_size if model and model.is_file() else 0
+    _require_space(folder, size, f"cannot write {path}")
+
+
+def check_scratch(weights_bytes: int) -> None:
+    """Refuse to build where the temporary folder is too full: LLVM ends the whole process when its disk is.
+
+    Raises:
+        SetupError: there is too little room.
+    """
+    folder = Path(tempfile.gettempdir())
+    _require_space(folder, weights_bytes, "cannot build (TMPDIR names another place)")
+
+
+def _require_space(folder: Path, size_bytes: int, doing: str) -> None:
+    need, free = 2 * size_bytes + _SPARE_BYTES, shutil.disk_usage(folder).free
     if free < need:
-        raise SetupError(
-            f"cannot write {path}: about {need >> 20} MiB are needed and {free >> 20} MiB are free in {folder}"
-        )
+        raise SetupError(f"{doing}: about {need >> 20} MiB are needed and {free >> 20} MiB are free in {folder}")
 
 
 def disk_words(err: OSError) -> str:

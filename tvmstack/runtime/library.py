@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-import tempfile
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def runtime_library() -> ctypes.CDLL:
 def load_module(path: Path) -> Any:
     """Open an artifact as a tvm_ffi module that holds a VM executable.
 
-    The loader remembers libraries by name: a file that was replaced since it was first loaded would give the old code. So
+    The loader remembers libraries by name: a file replaced since it was first loaded would give the old code. So
     each is opened under a name of its own.
 
     Raises:
