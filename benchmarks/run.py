@@ -30,9 +30,12 @@ QUICK = ("mobilenet_v2", "ppocrv4_det", "minilm_l6_1x32")
 def main() -> int:
     options = _options()
     names = options.models or (QUICK if options.quick else [*MODELS, "ppocrv4_det", "ppocrv4_rec"])
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("tvmstack").addHandler(logging.StreamHandler())
     logging.getLogger("tvmstack").setLevel(logging.INFO)
-    rows = [_measure(name, options) for name in names]
+    rows = []
+    for name in names:
+        rows.append(_measure(name, options))
+        print(_page_row(rows[-1]), flush=True)
     result = {
         "command": "python -m benchmarks.run " + " ".join(sys.argv[1:]),
         "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
