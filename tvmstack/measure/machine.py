@@ -34,7 +34,7 @@ _NEEDED = (
 _OPTIONAL = {
     "torch": "compiling torch.export programs: pip install 'tvmstack[torch]'",
     "openvino": "as a peer of `tvmstack bench`: pip install 'tvmstack[bench]'",
-    "xgboost-cpu": "MetaSchedule's cost model: pip install xgboost-cpu",
+    "xgboost-cpu": "the cost model of the search: pip install xgboost-cpu",
 }
 # (package, version): what goes wrong with it.
 KNOWN_BAD = {
