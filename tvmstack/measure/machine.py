@@ -20,17 +20,7 @@ from tvmstack.measure.peaks import measure_peaks
 
 __all__ = ["KNOWN_BAD", "check_linker", "examine", "find_compiler", "known_bad", "require_linker"]
 
-_NEEDED = (
-    "apache-tvm",
-    "apache-tvm-ffi",
-    "numpy",
-    "onnx",
-    "onnx-ir",
-    "onnxscript",
-    "onnxruntime",
-    "SQLAlchemy",
-    "psutil",
-)
+_NEEDED = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "SQLAlchemy")
 _OPTIONAL = {
     "torch": "compiling torch.export programs: pip install 'tvmstack[torch]'",
     "openvino": "as a peer of `tvmstack bench`: pip install 'tvmstack[bench]'",
