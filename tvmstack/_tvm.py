@@ -18,12 +18,15 @@ from tvm.s_tir.schedule import trace as schedule_trace
 __all__ = [
     "SBlockRealize",
     "Schedule",
+    "evolutionary_search",
     "is_constant",
     "light_intrinsics",
+    "plain_trace",
     "relax",
     "relax_transform",
     "renew_defs",
     "replay_trace",
+    "runner_result",
     "s_tir_analysis",
     "te",
     "tirx",
@@ -41,6 +44,52 @@ def replay_trace(trace: Any, sch: Any) -> None:
     """Apply a MetaSchedule trace in its JSON form to a schedule."""
     light_intrinsics()
     schedule_trace.Trace.apply_json_to_schedule(trace, sch)
+
+
+def plain_trace(trace: Any) -> Any:
+    """Return a MetaSchedule trace as plain JSON data."""
+    return _plain(trace.as_json())
+
+
+def _plain(item: Any) -> Any:
+    if item is None or isinstance(item, (bool, int, float)):
+        return item
+    if isinstance(item, str):
+        return str(item)
+    if hasattr(item, "items"):
+        return {str(k): _plain(v) for k, v in item.items()}
+    if hasattr(item, "value") and not hasattr(item, "__len__"):
+        return _plain(item.value)
+    return [_plain(v) for v in item]
+
+
+def evolutionary_search(func: Any, target: dict[str, Any], trials: int, batch: int) -> Any:
+    """Return a started MetaSchedule context for one function: CPU sketches, a small population, no cost model."""
+    light_intrinsics()
+    from tvm.s_tir import meta_schedule as ms
+
+    context = ms.TuneContext(
+        mod=tvm.IRModule({"main": renew_defs(func.with_attr("global_symbol", "main"))}),
+        target=tvm.target.Target(target),
+        space_generator=ms.space_generator.PostOrderApply(),
+        search_strategy=ms.search_strategy.EvolutionarySearch(
+            population_size=64, init_measured_ratio=0.2, init_min_unmeasured=8, genetic_num_iters=2
+        ),
+        task_name="kernel",
+        rand_state=1,
+        num_threads=1,
+    )
+    spaces = context.generate_design_space()
+    context.pre_tuning(trials, batch, spaces, ms.database.MemoryDatabase(), ms.cost_model.RandomModel())
+    return context
+
+
+def runner_result(seconds: float | None) -> Any:
+    """Return a measurement as MetaSchedule wants it; None for a candidate that failed."""
+    from tvm.s_tir import meta_schedule as ms
+
+    failed = "failed" if seconds is None else None
+    return ms.runner.RunnerResult(None if seconds is None else [seconds], failed)
 
 
 def light_intrinsics() -> None:

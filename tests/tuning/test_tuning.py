@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tvmstack import schedules
-from tvmstack._tvm import te
+from tvmstack._tvm import te, topi
 from tvmstack.core.device import detect_device
 from tvmstack.core.errors import TuningError
 from tvmstack.core.kernel import Choice, Kernel
@@ -161,3 +161,18 @@ def test_a_store_that_cannot_be_written_ends_the_run_with_its_reason(store, monk
     monkeypatch.setattr(store, "add", full)
     with pytest.raises(TuningError, match="disk is full"):
         tune([dense_kernel()], DEVICE, "p", store, trials=4)
+
+
+@pytest.mark.cpu
+def test_a_kernel_without_a_template_is_searched_by_sketches(store):
+    x, w = te.placeholder((1, 4, 6, 10, 10), name="x"), te.placeholder((8, 4, 3, 3, 3), name="w")
+    func = te.create_prim_func([x, w, topi.nn.conv3d_ncdhw(x, w, 1, 1, 1, 1)]).with_attr("global_symbol", "kernel")
+    kernel = Kernel("kernel", func, workload_text(func), 1, 1e6, 1.0, "generic")
+    report = tune([kernel], DEVICE, "p", store, trials=9)
+    records = store.trials(kernel, KeyContext.current(DEVICE, "p"))
+    traces = [r for r in records if r.choice.template == "meta_schedule"]
+    assert report.trials == 9
+    assert len(traces) == 8
+    assert any(r.status == "ok" for r in traces)
+    best = store.best(kernel, KeyContext.current(DEVICE, "p"))
+    assert schedules.apply(func, best.choice, DEVICE) is not None

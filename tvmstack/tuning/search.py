@@ -41,6 +41,11 @@ class Search:
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
     @property
+    def size(self) -> int:
+        """How many candidates there are."""
+        return len(self.pool)
+
+    @property
     def best(self) -> tuple[str, float] | None:
         """Text and seconds of the best choice measured."""
         good = {k: t for k, t in self.times.items() if math.isfinite(t)}

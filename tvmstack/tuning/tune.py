@@ -20,6 +20,7 @@ from tvmstack.store.record import OK
 from tvmstack.tuning.pool import Pool, WorkerLost
 from tvmstack.tuning.report import Progress, TaskReport, TuningReport
 from tvmstack.tuning.search import Search
+from tvmstack.tuning.sketches import Sketches
 
 __all__ = ["tune"]
 
@@ -29,6 +30,8 @@ _FIRST, _BATCH = 6, 8
 # The last part of a time budget is kept for measuring the finalists again, in turns with the default.
 _FINAL_SHARE, _FINAL_ROUNDS, _FINALISTS = 0.15, 3, 2
 _NOISE = 0.02
+# Kernels without a template are searched by MetaSchedule's sketches from this share of a model's operations on.
+_SKETCH_SHARE = 0.02
 
 
 @dataclass
@@ -53,7 +56,7 @@ class _Task:
     @property
     def hope_s(self) -> float:
         """Seconds one more round may save: the part of the time that is left, less the longer nothing was gained."""
-        seen = len(self.search.times) / max(len(self.search.pool), 1)
+        seen = len(self.search.times) / max(self.search.size, 1)
         return self.weight_s * (1.0 - min(seen, 0.95)) / (1.0 + self.search.stale) ** 2
 
 
@@ -250,12 +253,17 @@ def _tasks(kernels: Sequence[Kernel], device: Device, store: Store, context: Key
     calls: Counter[str] = Counter()
     for kernel in kernels:
         calls[kernel.workload] += kernel.calls
+    total = sum(k.calls * k.flops for k in kernels)
     tasks = []
     for workload, kernel in {k.workload: k for k in kernels}.items():
         pool = [Choice(kernel.template, d) for d in schedules.candidates(kernel.func, device)]
-        if not pool:
+        default = schedules.default_choice(kernel.func, device)
+        if pool:
+            search = Search(kernel, default, pool)
+        elif kernel.template == "generic" and calls[workload] * kernel.flops >= _SKETCH_SHARE * total:
+            search = Sketches(kernel, default, device)
+        else:
             continue
-        search = Search(kernel, schedules.default_choice(kernel.func, device), pool)
         known = {c.text for c in pool}
         seeds = [r.choice for r in store.neighbours(kernel, context) if r.choice.text in known]
         search.seeds = seeds[:3]
