@@ -1,4 +1,4 @@
-"""Write the finished records of one model's kernels on this device to `tuning_logs/`: python -m scripts.ship_records --help."""
+"""Write the finished records of one model on this device to `tuning_logs/`: python -m scripts.ship_records --help."""
 
 from __future__ import annotations
 
