@@ -177,6 +177,15 @@ def test_a_replaced_file_is_loaded_anew(dense: Path, conv: Path, tmp_path: Path)
     assert names[0] != names[1]
 
 
+def test_no_temporary_folder_is_no_hindrance(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", none)
+    with load(dense) as session:
+        assert session.run(X)["y"].shape == (2, 8)
+
+
 @pytest.mark.parametrize("kind", ["split", "only_region"])
 def test_a_region_computes_what_tvm_would(kind: str, dense: Path, request: pytest.FixtureRequest) -> None:
     with load(dense) as whole, load(request.getfixturevalue(kind)) as session:

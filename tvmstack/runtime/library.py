@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Any
 from tvmstack.core.errors import ArtifactError, SetupError
 
 __all__ = ["load_module", "runtime_library", "set_thread_count"]
+
+_log = logging.getLogger(__name__)
 
 # TVM's own tvm::runtime::threading::SetMaxConcurrency(int); no packed function offers it.
 _SET_CONCURRENCY = "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"
@@ -46,7 +50,7 @@ def load_module(path: Path) -> Any:
     """Open an artifact as a tvm_ffi module that holds a VM executable.
 
     The loader remembers libraries by name: a file replaced since it was first loaded would give the old code. So
-    each is opened under a name of its own.
+    each is opened under a name of its own, where there is a folder to put that name in.
 
     Raises:
         ArtifactError: the loader refuses the file.
@@ -54,11 +58,20 @@ def load_module(path: Path) -> Any:
     runtime_library()
     import tvm_ffi
 
-    try:
-        with tempfile.TemporaryDirectory(prefix="tvmstack-load-") as folder:
-            alias = Path(folder) / path.name
+    with contextlib.ExitStack() as stack:
+        alias = path.resolve()
+        try:
+            alias = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tvmstack-load-"))) / path.name
             alias.symlink_to(path.resolve())
-            return tvm_ffi.load_module(str(alias))
+        except OSError as err:
+            _log.debug("%s is loaded under its own name: %s", path, err)
+            alias = path.resolve()
+        return _load(tvm_ffi, alias, path)
+
+
+def _load(tvm_ffi: Any, alias: Path, path: Path) -> Any:
+    try:
+        return tvm_ffi.load_module(str(alias))
     except (RuntimeError, OSError, ValueError) as err:
         raise ArtifactError(f"{path} cannot be loaded: {str(err).strip().splitlines()[-1]}") from err
 
