@@ -46,16 +46,21 @@ def profile_page(data: Mapping[str, Any], top: int | None) -> RenderableType:
         title += f"; peaks {peaks['gflops']:.0f} GFLOP/s, {peaks['gbytes']:.1f} GB/s at {peaks['threads']} threads"
     table = Table(title=title, title_justify="left")
     for name in ("kernel", "owner", "schedule", "time", "share", "calls", "GFLOP/s", "GB/s", "of peak", "nodes"):
-        fold = name in ("kernel", "nodes")
+        if name == "nodes" and not any(row["nodes"] for row in data["kernels"]):
+            continue
+        words = name in ("kernel", "owner", "schedule", "nodes")
+        # long kernel names give way, numbers are shown whole
         table.add_column(
             name,
-            justify="left" if fold or name in ("owner", "schedule") else "right",
+            justify="left" if words else "right",
             overflow="ellipsis",
             no_wrap=True,
+            max_width=32 if name in ("kernel", "nodes") else None,
+            min_width=None if words else 5,
         )
     rows = data["kernels"][:top]
     for row in rows:
-        table.add_row(*_profile_row(row))
+        table.add_row(*_profile_row(row)[: len(table.columns)])
     hidden = len(data["kernels"]) - len(rows)
     return Group(table, Text(f"{hidden} more; leave out --top to see them")) if hidden else table
 
