@@ -17,7 +17,7 @@ from tvmstack.lower import kernels
 from tvmstack.lower.pipeline import workload_text
 from tvmstack.store import KeyContext, open_store
 from tvmstack.tuning import tune
-from tvmstack.tuning.pool import Pool, WorkerLost
+from tvmstack.tuning.pool import BUILD_S, Pool, WorkerLost, _Process
 from tvmstack.tuning.search import Search
 
 DEVICE = detect_device()
@@ -151,6 +151,41 @@ def test_wrong_values_are_refused(monkeypatch):
     kernel.expected = kernel.expected + np.float32(0.5)
     with pytest.raises(ValueError, match="wrong values"):
         kernel.run(1, False)
+
+
+@pytest.mark.cpu
+def test_a_second_run_compares_values_as_well(store, monkeypatch):
+    kernel, order, run = dense_kernel(), [], Pool.run
+
+    def watched(pool, kernel, slot, is_default):
+        order.append(is_default)
+        return run(pool, kernel, slot, is_default)
+
+    monkeypatch.setattr(Pool, "run", watched)
+    tune([kernel], DEVICE, "p", store, trials=3)
+    order.clear()
+    tune([kernel], DEVICE, "p", store, trials=3)
+    assert order[0] is True
+
+
+@pytest.mark.cpu
+def test_a_crash_while_building_costs_that_candidate_alone(store, monkeypatch):
+    build, receive = [], _Process.receive
+
+    def dies_at_the_fifth(process, seconds):
+        build.append(seconds == BUILD_S)
+        if sum(build) == 5:
+            process._process.kill()
+            process._process.stdout.read()
+            monkeypatch.setattr(_Process, "receive", receive)
+        return receive(process, seconds)
+
+    monkeypatch.setattr(_Process, "receive", dies_at_the_fifth)
+    kernel = dense_kernel()
+    report = tune([kernel], DEVICE, "p", store, trials=6)
+    status = [r.status for r in store.trials(kernel, KeyContext.current(DEVICE, "p"))]
+    assert sum(s == "ok" for s in status) == 5, status
+    assert report.failures == {"build": 1}
 
 
 @pytest.mark.cpu

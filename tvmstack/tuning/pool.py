@@ -27,11 +27,12 @@ class WorkerLost(Exception):
 
 
 class _Process:
-    """One worker process and the kernels it knows."""
+    """One worker process, the kernels it knows with the slots built of each, and those whose default has run."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self.known: set[str] = set()
+        self.known: dict[str, set[int]] = {}
+        self.referenced: set[str] = set()
         self._start()
 
     def _start(self) -> None:
@@ -51,6 +52,7 @@ class _Process:
             start_new_session=True,
         )
         self.known.clear()
+        self.referenced.clear()
         self._ready = False
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -121,7 +123,9 @@ class Pool:
                 kernel, slot, _ = waiting.pop(index)
                 try:
                     answer = self._workers[index].receive(BUILD_S)
-                    if not answer["ok"]:
+                    if answer["ok"]:
+                        self._workers[index].known[kernel.name].add(slot)
+                    else:
                         failures[kernel.name][slot] = answer["reason"]
                 except WorkerLost as lost:
                     failures[kernel.name][slot] = f"build: {lost}"
@@ -134,8 +138,8 @@ class Pool:
             self._introduce(index, kernel)
             message = {"do": "build", "name": kernel.name, "slot": slot, "choice": choice.to_json()}
             self._workers[index].send(message)
-        except WorkerLost as lost:
-            failures[kernel.name][slot] = f"build: {lost}"
+        except (WorkerLost, TuningError) as err:
+            failures[kernel.name][slot] = f"build: {err}"
             del waiting[index]
 
     def run(self, kernel: Kernel, slot: int, is_default: bool) -> list[float]:
@@ -154,6 +158,8 @@ class Pool:
             self.seconds["run"] += time.monotonic() - start
         if not answer["ok"]:
             raise TuningError(answer["reason"])
+        if is_default:
+            worker.referenced.add(kernel.name)
         return [float(t) for t in answer["times"]]
 
     def forget(self, kernel: Kernel) -> None:
@@ -162,11 +168,20 @@ class Pool:
         if kernel.name in worker.known:
             worker.send({"do": "forget", "name": kernel.name})
             worker.receive(RUN_S)
-            worker.known.discard(kernel.name)
+            worker.known.pop(kernel.name)
+            worker.referenced.discard(kernel.name)
 
     def knows(self, kernel: Kernel) -> bool:
-        """Whether the kernel's worker still holds its candidates."""
+        """Whether the kernel's worker was told of it and has not been lost since."""
         return kernel.name in self._workers[self._at(kernel)].known
+
+    def holds(self, kernel: Kernel, slot: int) -> bool:
+        """Whether the kernel's worker still holds this candidate."""
+        return slot in self._workers[self._at(kernel)].known.get(kernel.name, ())
+
+    def has_reference(self, kernel: Kernel) -> bool:
+        """Whether the kernel's worker holds the default's values, which candidates are compared with."""
+        return kernel.name in self._workers[self._at(kernel)].referenced
 
     def _at(self, kernel: Kernel) -> int:
         if kernel.name not in self._home:
@@ -182,4 +197,4 @@ class Pool:
         answer = worker.receive(BUILD_S)
         if not answer["ok"]:
             raise TuningError(f"a worker cannot take kernel {kernel.name}: {answer['reason']}")
-        worker.known.add(kernel.name)
+        worker.known[kernel.name] = set()

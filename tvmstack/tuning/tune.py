@@ -120,10 +120,9 @@ class _Run:
     def _build(self, jobs: Sequence[tuple[_Task, list[Choice]]]) -> dict[str, dict[int, str]]:
         wanted = []
         for task, choices in jobs:
-            if not self.pool.knows(task.kernel):
-                task.slots.clear()
-                default = task.search.default
-                choices = choices if default in choices else [default, *choices]
+            default = task.search.default
+            if not self.pool.knows(task.kernel) and default not in choices:
+                choices = [default, *choices]
             for choice in choices:
                 task.slots.setdefault(choice.text, len(task.slots))
                 task.choices[choice.text] = choice
@@ -143,15 +142,18 @@ class _Run:
         return self._record(task, choice, times)
 
     def _run_one(self, task: _Task, choice: Choice) -> list[float]:
-        default = task.search.default
-        if choice.text not in task.slots or not self.pool.knows(task.kernel):
-            fresh = not self.pool.knows(task.kernel)
-            failures = self._build([(task, [choice])])[task.kernel.name]
-            if task.slots[choice.text] in failures:
-                raise TuningError(failures[task.slots[choice.text]])
-            if fresh and choice != default:
-                self.pool.run(task.kernel, task.slots[default.text], True)
-        return self.pool.run(task.kernel, task.slots[choice.text], choice == task.search.default)
+        """Run a choice; what a lost worker held is built again, and the default runs first: it gives the values."""
+        kernel, default = task.kernel, task.search.default
+        is_default = choice == default
+        needed = [choice] if is_default or self.pool.has_reference(kernel) else [default, choice]
+        missing = [c for c in needed if c.text not in task.slots or not self.pool.holds(kernel, task.slots[c.text])]
+        failures = self._build([(task, missing)])[kernel.name] if missing else {}
+        for needs in needed:
+            if task.slots[needs.text] in failures:
+                raise TuningError(failures[task.slots[needs.text]])
+        if not is_default and not self.pool.has_reference(kernel):
+            self.pool.run(kernel, task.slots[default.text], True)
+        return self.pool.run(kernel, task.slots[choice.text], is_default)
 
     def _failed(self, task: _Task, choice: Choice, reason: str) -> Record:
         self.failures[reason.split(":")[0]] += 1

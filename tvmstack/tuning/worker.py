@@ -56,7 +56,9 @@ class _Kernel:
         values = out.numpy()
         if is_default:
             self.expected = values
-        elif self.expected is not None:
+        elif self.expected is None:
+            raise ValueError("the default has not run: there is nothing to compare with")
+        else:
             largest = float(np.abs(self.expected.astype(np.float64)).max(initial=0.0))
             gap = float(np.abs(values.astype(np.float64) - self.expected.astype(np.float64)).max(initial=0.0))
             if not gap <= _TOLERANCE * max(largest, 1e-6):
