@@ -67,6 +67,12 @@ def test_a_quarter_of_the_space_finds_nearly_the_best():
 
 
 @pytest.mark.null
+def test_no_more_is_proposed_than_asked_for():
+    assert fake_search().propose(0) == []
+    assert len(fake_search().propose(3)) == 3
+
+
+@pytest.mark.null
 def test_a_search_without_gain_ends_and_an_exhausted_one_too():
     search = fake_search(40)
     while not search.is_done:

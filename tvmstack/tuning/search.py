@@ -128,8 +128,8 @@ def _choice(text: str, pool: Iterable[Choice], default: Choice) -> Choice:
 def _distinct(choices: Iterable[Choice], seen: Mapping[str, Any], count: int) -> list[Choice]:
     found: dict[str, Choice] = {}
     for choice in choices:
+        if len(found) >= count:
+            break
         if choice.text not in seen and choice.text not in found:
             found[choice.text] = choice
-        if len(found) == count:
-            break
     return list(found.values())
