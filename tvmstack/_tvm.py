@@ -12,7 +12,6 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax import transform as relax_transform
 from tvm.s_tir import SBlockRealize, Schedule, renew_defs
-from tvm.s_tir import analysis as s_tir_analysis
 from tvm.s_tir.schedule import trace as schedule_trace
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "renew_defs",
     "replay_trace",
     "runner_result",
-    "s_tir_analysis",
     "te",
     "tirx",
     "topi",

@@ -10,6 +10,7 @@ from tvmstack._tvm import SBlockRealize, Schedule, renew_defs, tvm
 from tvmstack.core.device import Device
 
 __all__ = [
+    "Fixed",
     "Template",
     "Work",
     "anchor_of",
@@ -46,6 +47,18 @@ class Template(Protocol):
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Schedule the function of `work` in place."""
         ...
+
+
+class Fixed:
+    """A template with nothing to tune by a table of decisions: one pass over memory, or a space that is not ours."""
+
+    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
+        """Return no decisions."""
+        return {}
+
+    def default(self, work: Work, device: Device) -> dict[str, int]:
+        """Return no decisions."""
+        return {}
 
 
 @dataclass

@@ -9,6 +9,7 @@ from tvmstack._tvm import replay_trace
 from tvmstack.core.device import Device
 from tvmstack.schedules.cpu.blocks import (
     PARALLEL_GRAIN,
+    Fixed,
     Work,
     divisors,
     extent,
@@ -20,18 +21,10 @@ from tvmstack.schedules.cpu.blocks import (
 __all__ = ["AsWritten", "Concat", "Generic", "Injective", "Pool", "Replay"]
 
 
-class Pool:
+class Pool(Fixed):
     """Template of `pool_nchwc`: the channel panel in vectors, `ow` outputs of a row at once."""
 
     name = "pool_nchwc"
-
-    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
-        """Nothing to tune: memory bound."""
-        return {}
-
-    def default(self, work: Work, device: Device) -> dict[str, int]:
-        """Return no decisions."""
-        return {}
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Accumulate in registers and finish each tile in place."""
@@ -68,18 +61,10 @@ class Pool:
                 sch.vectorize(last)
 
 
-class Injective:
+class Injective(Fixed):
     """All blocks injective: all but the last inlined, its outer loops in parallel; LLVM vectorises the inner one."""
 
     name = "injective"
-
-    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
-        """Nothing to tune: one pass over memory."""
-        return {}
-
-    def default(self, work: Work, device: Device) -> dict[str, int]:
-        """Return no decisions."""
-        return {}
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Inline, then run in parallel."""
@@ -88,18 +73,10 @@ class Injective:
         parallel_injective(work.sch, work.blocks[-1])
 
 
-class Concat:
+class Concat(Fixed):
     """Template of `concat_axis`: the loop is split at the borders between the parts, and each part is a copy."""
 
     name = "concat_axis"
-
-    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
-        """Nothing to tune: one pass over memory."""
-        return {}
-
-    def default(self, work: Work, device: Device) -> dict[str, int]:
-        """Return no decisions."""
-        return {}
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Partition the concatenated loop."""
@@ -117,53 +94,29 @@ class Concat:
         sch.loop_partition(loops[axis], [*sizes[:-1], None])
 
 
-class AsWritten:
+class AsWritten(Fixed):
     """A function written as plain loops, scheduled by its author."""
 
     name = "as_written"
-
-    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
-        """Nothing to tune."""
-        return {}
-
-    def default(self, work: Work, device: Device) -> dict[str, int]:
-        """Return no decisions."""
-        return {}
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Leave the function as it is."""
 
 
-class Replay:
+class Replay(Fixed):
     """Template "meta_schedule": replays a trace that MetaSchedule's sketches and search found; for any kernel."""
 
     name = "meta_schedule"
-
-    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
-        """The space is MetaSchedule's own, not a table of decisions."""
-        return {}
-
-    def default(self, work: Work, device: Device) -> dict[str, int]:
-        """Return no decisions: there is no trace before a search."""
-        return {}
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Apply the trace, its post-processing included."""
         replay_trace(decisions["trace"], work.sch)
 
 
-class Generic:
+class Generic(Fixed):
     """Anything else: each block on its own, its data-parallel loops outside and in parallel, its reduction inside."""
 
     name = "generic"
-
-    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
-        """Nothing to tune here; MetaSchedule's sketches may."""
-        return {}
-
-    def default(self, work: Work, device: Device) -> dict[str, int]:
-        """Return no decisions."""
-        return {}
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Schedule each block by its kind; what has a shape we do not know is left as it is written."""

@@ -6,24 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvmstack.core.device import Device
-from tvmstack.schedules.cpu.blocks import PARALLEL_GRAIN, Work, divisors, extent, finish_tile, lanes, tile_score
+from tvmstack.schedules.cpu.blocks import PARALLEL_GRAIN, Fixed, Work, divisors, extent, finish_tile, lanes, tile_score
 
 __all__ = ["Attention", "RowNorm", "StridedSoftmax"]
 
 
-class RowNorm:
+class RowNorm(Fixed):
     """Template of `softmax_out` and `norm_out`: rows in parallel, every stage of a row inside its iteration."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
-        """Nothing to tune: one pass over memory whatever the order."""
-        return {}
-
-    def default(self, work: Work, device: Device) -> dict[str, int]:
-        """Return no decisions."""
-        return {}
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Compute each stage at the row loop of the last one."""
@@ -62,18 +54,10 @@ def _vectorise_lanes(sch: Any, block: Any, loops: list[Any]) -> None:
     sch.decompose_reduction(block, reduce)
 
 
-class StridedSoftmax:
+class StridedSoftmax(Fixed):
     """Template of `softmax_strided`: chunks of the inner axis, every stage of a chunk inside its iteration."""
 
     name = "softmax_strided"
-
-    def space(self, work: Work, device: Device) -> dict[str, list[int]]:
-        """Nothing to tune: one pass over memory whatever the order."""
-        return {}
-
-    def default(self, work: Work, device: Device) -> dict[str, int]:
-        """Return no decisions."""
-        return {}
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Compute each stage at the chunk of the last one."""

@@ -162,15 +162,6 @@ class Pool:
             worker.referenced.add(kernel.name)
         return [float(t) for t in answer["times"]]
 
-    def forget(self, kernel: Kernel) -> None:
-        """Drop what a worker holds of a kernel."""
-        worker = self._workers[self._at(kernel)]
-        if kernel.name in worker.known:
-            worker.send({"do": "forget", "name": kernel.name})
-            worker.receive(RUN_S)
-            worker.known.pop(kernel.name)
-            worker.referenced.discard(kernel.name)
-
     def knows(self, kernel: Kernel) -> bool:
         """Whether the kernel's worker was told of it and has not been lost since."""
         return kernel.name in self._workers[self._at(kernel)].known

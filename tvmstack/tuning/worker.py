@@ -87,8 +87,6 @@ class _Worker:
 
             func = tvm.ir.load_json(message["func"])["main"].with_attr("global_symbol", message["name"])
             self.kernels[message["name"]] = _Kernel(func, Device.from_json(message["device"]))
-        elif command == "forget":
-            self.kernels.pop(message["name"], None)
         else:
             kernel = self.kernels[message["name"]]
             if command == "build":
