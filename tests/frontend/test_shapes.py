@@ -25,6 +25,11 @@ def test_open_dims_are_all_listed_with_the_option_that_fixes_each():
     assert "b [?,seq]: dim 0 and dim 1 (seq) are open; --shape b=DIM0,SEQ" in text
 
 
+def test_a_question_mark_is_no_name():
+    loaded = load_model(model([node("Relu", ["a"], "y")], {"a": ("?", 3, "?", "?")}), {"a": (1, 3, 4, 5)})
+    assert loaded.inputs[0].shape == (1, 3, 4, 5)
+
+
 def test_a_symbol_is_bound_wherever_it_stands():
     loaded = load_model(two_inputs(), {"a": (2, 5)})
     assert [s.shape for s in loaded.inputs] == [(2, 5), (2, 5)]

@@ -72,6 +72,10 @@ def _usual(index: int, rank: int) -> int:
     return _CHANNELS if index == 1 else _PICTURE
 
 
+# What exporters write for "some number": no name, so two such dims need not be equal.
+_NAMELESS = (None, "", "?", "*", "-1", "None")
+
+
 def _fix(value: onnx_ir.Value, dims: tuple[int, ...], symbols: dict[str, int]) -> bool:
     option = f"--shape {value.name}={','.join(map(str, dims))}"
     if any(int(d) != d or d < 1 for d in dims):
@@ -85,7 +89,7 @@ def _fix(value: onnx_ir.Value, dims: tuple[int, ...], symbols: dict[str, int]) -
         if isinstance(dim, int):
             if dim != given and dim > 0:
                 raise UsageError(f"{option}: dim {index} of {value.name} is {dim} in the model, not {given}")
-        elif dim.value is not None and symbols.setdefault(dim.value, given) != given:
+        elif dim.value not in _NAMELESS and symbols.setdefault(str(dim.value), given) != given:
             raise UsageError(
                 f"{option}: dim {index} of {value.name} is {dim.value}, already fixed to {symbols[dim.value]}"
             )
