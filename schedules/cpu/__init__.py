@@ -10,12 +10,14 @@ from tvmstack.schedules.cpu.conv2d import Conv2d, Depthwise
 from tvmstack.schedules.cpu.general import AsWritten, Concat, Generic, Injective, Pool, Replay
 from tvmstack.schedules.cpu.matmul import BatchMatmul, Dense
 from tvmstack.schedules.cpu.rows import Attention, RowNorm, StridedSoftmax
+from tvmstack.schedules.cpu.winograd import Winograd
 
 __all__ = ["TEMPLATES", "template_for"]
 
 _ANCHORED: tuple[Template, ...] = (
     Conv2d(),
     Depthwise(),
+    Winograd(),
     Dense(),
     BatchMatmul(),
     Attention(),

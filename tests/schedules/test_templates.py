@@ -16,6 +16,7 @@ from tvmstack.core.kernel import Choice
 from tvmstack.lower import kernels
 from tvmstack.lower.layout.matmul import pack_dense_weight
 from tvmstack.lower.layout.spatial import pack_conv_weight
+from tvmstack.lower.winograd import conv2d_winograd, transforms, winograd_weight
 
 pytestmark = pytest.mark.cpu
 DEVICE = detect_device()
@@ -111,6 +112,45 @@ def test_convolution_equals_numpy_under_any_decision(case):
     for choice in other_choices(func):
         _, got = run([px, pw], result, [data, weight], choice)
         np.testing.assert_allclose(unblock(got, out), expected, atol=1e-3, err_msg=choice.text)
+
+
+WINOGRAD = [
+    # batch, channels, size, out, pads, ic, oc
+    (1, 32, (14, 14), 48, (1, 1, 1, 1), 16, 16),
+    (2, 16, (9, 23), 16, (1, 1, 1, 1), 8, 16),
+    (1, 8, (7, 7), 8, (0, 0, 0, 0), 8, 8),
+    (3, 16, (5, 6), 32, (0, 1, 2, 1), 16, 16),
+    (1, 16, (29, 4), 16, (2, 2, 2, 2), 16, 8),
+]
+
+
+@pytest.mark.parametrize("tile", [2, 4])
+@pytest.mark.parametrize("case", WINOGRAD, ids=lambda c: f"{c[0]}x{c[1]}x{c[2][0]}x{c[2][1]}-{c[3]}")
+def test_winograd_equals_direct_convolution_under_any_decision(case, tile):
+    batch, channels, size, out, pads, ic, oc = case
+    x, w = random_array(batch, channels, *size), random_array(out, channels, 3, 3, seed=1)
+    data = x.reshape(batch, channels // ic, ic, *size).transpose(0, 1, 3, 4, 2)
+    weight = winograd_weight(w, tile, ic, oc)
+    px, pw = placeholder("x", data.shape), placeholder("w", weight.shape)
+    conv = conv2d_winograd(px, pw, pads=pads, tile=tile)
+    result = te.compute(conv.shape, lambda *i: te.max(conv(*i), 0.0), name="relu")
+    expected = np.maximum(conv_reference(x, w, 1, pads, 1, 1), 0)
+    func, got = run([px, pw], result, [data, weight])
+    assert schedules.default_choice(func, DEVICE).template == "winograd"
+    bound = 2e-5 * np.abs(expected).max()
+    np.testing.assert_allclose(unblock(got, out), expected, atol=bound)
+    for choice in other_choices(func, 4):
+        _, got = run([px, pw], result, [data, weight], choice)
+        np.testing.assert_allclose(unblock(got, out), expected, atol=bound, err_msg=choice.text)
+
+
+@pytest.mark.parametrize("tile", [2, 4])
+def test_the_transforms_are_exact_in_exact_arithmetic(tile):
+    at, g, bt = transforms(tile)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        d, w = rng.integers(-8, 8, tile + 2).astype(float), rng.integers(-8, 8, 3).astype(float)
+        np.testing.assert_allclose(at @ ((g @ w) * (bt @ d)), np.correlate(d, w, "valid"), atol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tvmstack.cli.options import (
     shapes_from_texts,
     store_option,
     threads_option,
+    winograd_option,
 )
 
 __all__ = ["compile_"]
@@ -35,6 +36,7 @@ __all__ = ["compile_"]
 @store_option
 @threads_option
 @onnxruntime_nodes_option
+@winograd_option
 @click.option(
     "--verify/--no-verify", default=True, help="Compare the artifact with the original model before it is written."
 )
@@ -51,6 +53,7 @@ def compile_(
     store: str | None,
     threads: int | None,
     onnxruntime_nodes: tuple[str, ...],
+    winograd: bool,
     verify: bool,
     inputs: tuple[str, ...],
     as_json: bool,
@@ -76,6 +79,7 @@ def compile_(
             store=store,
             verify=verify,
             onnxruntime_nodes=onnxruntime_nodes,
+            winograd=winograd,
             threads=threads,
             progress=progress,
             freeze=frozen_from_texts(freeze),

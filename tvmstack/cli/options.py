@@ -24,6 +24,7 @@ __all__ = [
     "shapes_from_texts",
     "store_option",
     "threads_option",
+    "winograd_option",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,6 +57,11 @@ onnxruntime_nodes_option = click.option(
     multiple=True,
     metavar="NAME",
     help="Give this node to onnxruntime although TVM could take it.",
+)
+winograd_option = click.option(
+    "--winograd/--no-winograd",
+    default=True,
+    help="Let 3x3 convolutions use Winograd's algorithm: faster, adds about 5e-6 of the largest value to the error.",
 )
 input_option = click.option(
     "--input",

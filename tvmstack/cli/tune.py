@@ -14,6 +14,7 @@ from tvmstack.cli.options import (
     shape_option,
     shapes_from_texts,
     store_option,
+    winograd_option,
 )
 
 __all__ = ["tune"]
@@ -28,6 +29,7 @@ __all__ = ["tune"]
 @device_option
 @store_option
 @onnxruntime_nodes_option
+@winograd_option
 @json_option
 def tune(
     model: str,
@@ -38,6 +40,7 @@ def tune(
     device: str | None,
     store: str | None,
     onnxruntime_nodes: tuple[str, ...],
+    winograd: bool,
     as_json: bool,
 ) -> None:
     """Measure schedules for MODEL's kernels and keep them in the store; write no artifact.
@@ -59,6 +62,7 @@ def tune(
             trials=trials,
             store=store,
             onnxruntime_nodes=onnxruntime_nodes,
+            winograd=winograd,
             progress=progress,
             freeze=frozen_from_texts(freeze),
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
-__all__ = ["Choice", "Kernel"]
+__all__ = ["Choice", "Kernel", "site_kernel"]
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,30 @@ class Kernel:
         workload: canonical text of `func` without its name: equal text is the same work. What the store hashes and
             compares.
         calls: how often one inference runs it.
-        flops: floating-point operations of one call (a multiply-add counts two).
+        flops: floating-point operations of one call (a multiply-add counts two); of a convolution those of the direct
+            algorithm.
         bytes: bytes of its arguments, read or written once.
         template: the template of `schedules/` that serves it, "meta_schedule" where none does.
+        algorithm: what computes it where several algorithms could, like "winograd4"; else "".
+        site: the convolution that those algorithms compute, in one word; else "".
         nodes: names of the ONNX nodes it computes, as far as they are known.
     """
 
     name: str
-    func: PrimFunc
+    func: PrimFunc | None
     workload: str
     calls: int
     flops: float
     bytes: float
     template: str
+    algorithm: str = ""
+    site: str = ""
     nodes: tuple[str, ...] = ()
+
+
+def site_kernel(site: str) -> Kernel:
+    """Return what stands for a convolution itself, whichever algorithm computes it: the key of that decision's records.
+
+    Their choice is `Choice("algorithm", {"name": ALGORITHM})`.
+    """
+    return Kernel(site, None, f"convolution {site}", 1, 0.0, 0.0, "algorithm")

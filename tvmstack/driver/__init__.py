@@ -13,6 +13,7 @@ import numpy as np
 
 from tvmstack.core.device import Device, detect_device
 from tvmstack.core.errors import UsageError, nearest
+from tvmstack.driver.algorithms import recorded, settled
 from tvmstack.driver.compare import compare_build, compare_reference, compare_with, frozen_of
 from tvmstack.driver.result import Artifact, check_output, check_scratch, seconds_from
 from tvmstack.driver.steps import (
@@ -21,6 +22,7 @@ from tvmstack.driver.steps import (
     build,
     choose,
     clock,
+    device_of,
     key_context,
     open_records,
     prepare,
@@ -64,6 +66,7 @@ def compile(
     freeze: Mapping[str, Any] | None = None,
     sample_inputs: Any = None,
     inputs: Mapping[str, np.ndarray] | None = None,
+    winograd: bool = True,
 ) -> Artifact:
     """Compile a model to one shared library, tuned and compared with the original.
 
@@ -81,17 +84,24 @@ def compile(
         freeze: inputs to make constants, by name.
         sample_inputs: for a `torch.nn.Module`: what to trace it with.
         inputs: arrays to compare on besides random and edge ones, by input name.
+        winograd: whether 3 x 3 convolutions may use Winograd's algorithm, which adds about 5e-6 of the largest value
+            to the error of a layer.
 
     Raises:
         UsageError, ModelError, SetupError, BackendError, TuningError, ArtifactError: see `tvmstack.core.errors`.
     """
     budget = seconds_from(tune)
     require_linker()
-    prepared = prepare(model, shapes, device, onnxruntime_nodes, freeze, sample_inputs)
-    check_scratch(sum(w.nbytes for w in prepared.lowered.weights))
-    with clock(prepared.seconds, "tune"), open_records(store) as records:
-        tuning = tune_kernels(prepared, records, budget, trials, progress) if budget or trials else None
-        chosen = choose(prepared, records)
+    with open_records(store) as records:
+        pick = recorded(records, device_of(device), winograd)
+        prepared = prepare(model, shapes, device, onnxruntime_nodes, freeze, sample_inputs, pick)
+        check_scratch(sum(w.nbytes for w in prepared.lowered.weights))
+        tuning = None
+        with clock(prepared.seconds, "tune"):
+            if budget or trials:
+                tuning = tune_kernels(prepared, records, budget, trials, progress)
+                prepared = settled(prepared)
+            chosen = choose(prepared, records)
     artifact = build(prepared, chosen, threads)
     artifact.report["tuning"] = tuning
     if verify:
@@ -120,6 +130,7 @@ def tune(
     onnxruntime_nodes: Collection[str] = (),
     progress: Progress = None,
     freeze: Mapping[str, Any] | None = None,
+    winograd: bool = True,
 ) -> dict[str, Any]:
     """Measure schedules for a model's kernels into the store and build nothing; see `compile` for the arguments.
 
@@ -132,8 +143,9 @@ def tune(
     seconds = seconds_from(tune)
     if not seconds and not trials:
         raise UsageError("say how much to tune: a time (tune='5m') or a number of trials")
-    prepared = prepare(model, shapes, device, onnxruntime_nodes, freeze)
     with open_records(store) as records:
+        pick = recorded(records, device_of(device), winograd)
+        prepared = prepare(model, shapes, device, onnxruntime_nodes, freeze, None, pick)
         return tune_kernels(prepared, records, seconds, trials, progress)
 
 
@@ -241,9 +253,9 @@ def why(
     freeze: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Say for each kernel of a model whether the store has a record that fits, and if not, what differs."""
-    prepared = prepare(model, shapes, device, (), freeze)
-    context = key_context(prepared)
     with open_records(store) as records:
+        prepared = prepare(model, shapes, device, (), freeze, None, recorded(records, device_of(device), winograd=True))
+        context = key_context(prepared)
         rows = [
             _why_row(kernel, records.explain(kernel, context), prepared.device) for kernel in prepared.lowered.kernels
         ]

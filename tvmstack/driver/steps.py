@@ -20,6 +20,7 @@ from tvmstack.driver.result import Artifact, disk_words
 if TYPE_CHECKING:
     from tvmstack.artifact.manifest import Manifest
     from tvmstack.core.model import Model
+    from tvmstack.lower.algorithms import Picker
     from tvmstack.lower.pipeline import Lowered
     from tvmstack.partition import Plan
 
@@ -31,6 +32,7 @@ __all__ = [
     "build",
     "choose",
     "clock",
+    "device_of",
     "key_context",
     "open_records",
     "prepare",
@@ -56,6 +58,7 @@ class Prepared:
     shapes: Shapes = None
     sample_inputs: Any = None
     onnxruntime_nodes: tuple[str, ...] = ()
+    pick: Picker = field(kw_only=True)
 
 
 def prepare(
@@ -65,23 +68,34 @@ def prepare(
     onnxruntime_nodes: Collection[str],
     freeze: Mapping[str, Any] | None,
     sample_inputs: Any = None,
+    pick: Picker | None = None,
 ) -> Prepared:
-    """Import, repair, partition and lower a model: everything that needs no measuring and no linker."""
+    """Import, repair, partition and lower a model: everything that needs no measuring and no linker.
+
+    `pick` decides the algorithm of each convolution; None goes by estimate.
+    """
     from tvmstack.frontend import load_model
     from tvmstack.graph import repair
     from tvmstack.lower import lower
+    from tvmstack.lower.algorithms import estimate_algorithm
     from tvmstack.partition import make_plan
 
     seconds: dict[str, float] = {}
-    target = device if isinstance(device, Device) else device_from_text(device)
+    target, pick = device_of(device), pick or estimate_algorithm
     with clock(seconds, "import"):
         repaired = repair(load_model(model, shapes, sample_inputs, freeze=freeze))
         plan = make_plan(repaired, onnxruntime_nodes)
     with clock(seconds, "lower"):
-        lowered = lower(plan.model, target)
+        lowered = lower(plan.model, target, pick)
     for line in plan.model.changes:
         _log.debug("changed: %s", line)
-    return Prepared(model, repaired, plan, lowered, target, seconds, shapes, sample_inputs, tuple(onnxruntime_nodes))
+    nodes = tuple(onnxruntime_nodes)
+    return Prepared(model, repaired, plan, lowered, target, seconds, shapes, sample_inputs, nodes, pick=pick)
+
+
+def device_of(device: str | Device | None) -> Device:
+    """Return the device that a caller's word means."""
+    return device if isinstance(device, Device) else device_from_text(device)
 
 
 @contextmanager
@@ -115,6 +129,7 @@ def tune_kernels(
     prepared: Prepared, records: Any, seconds: float | None, trials: int | None, progress: Progress
 ) -> dict[str, Any]:
     """Measure schedules for the kernels into the store; return what was tried and gained as plain data."""
+    from tvmstack.driver.algorithms import alternatives
     from tvmstack.tuning import tune
 
     lowered = prepared.lowered
@@ -126,6 +141,7 @@ def tune_kernels(
         seconds=seconds,
         trials=trials,
         progress=progress,
+        alternatives=alternatives(prepared),
     )
     data: dict[str, Any] = report.to_json()
     _log.info("tuned: %d trials in %.0f s", data["trials"], data["seconds"])

@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tvmstack.core.device import Device
     from tvmstack.core.model import Model
+    from tvmstack.lower.algorithms import Picker
     from tvmstack.lower.pipeline import Lowered
 
 __all__ = ["lower"]
 
 
-def lower(model: Model, device: Device) -> Lowered:
+def lower(model: Model, device: Device, pick: Picker | None = None) -> Lowered:
     """Lower a planned model (static shapes, regions as `Region` nodes) to unscheduled kernels for `device`.
+
+    `pick` decides the algorithm of each convolution that several can compute; None goes by estimate.
 
     Raises:
         ModelError: a node cannot be lowered; the message names it.
     """
+    from tvmstack.lower.algorithms import estimate_algorithm
     from tvmstack.lower.importer import import_graph
     from tvmstack.lower.pipeline import lower_module
 
-    return lower_module(import_graph(model), device)
+    return lower_module(import_graph(model), device, pick or estimate_algorithm)

@@ -12,11 +12,12 @@ import numpy as np
 from tvmstack._tvm import relax, relax_transform, tvm
 from tvmstack.core.device import Device
 from tvmstack.core.kernel import Kernel
+from tvmstack.lower.algorithms import Picker, Site, estimate_algorithm, in_name
 from tvmstack.lower.layout import choose_layouts
 from tvmstack.lower.legalize import LEGALIZE
 from tvmstack.schedules.cpu.blocks import open_schedule
 
-__all__ = ["Lowered", "Pipeline", "lower_module"]
+__all__ = ["PIPELINE", "Lowered", "Pipeline", "lower_module"]
 
 # Constants up to this size stay in the module; larger ones travel as weights, memory-mapped by the runtime.
 _INLINE_BYTES = 256
@@ -44,7 +45,7 @@ PIPELINE = Pipeline(
     (
         "decompose-for-inference",
         "canonicalize",
-        "choose-layouts@1",
+        "choose-layouts@2",
         "dead-code",
         "legalize@1",
         "fold-constant",
@@ -78,12 +79,12 @@ class Lowered:
     device: Device
 
 
-def lower_module(mod: Any, device: Device) -> Lowered:
-    """Prepare an imported Relax module for `device`."""
+def lower_module(mod: Any, device: Device, pick: Picker = estimate_algorithm) -> Lowered:
+    """Prepare an imported Relax module for `device`; `pick` decides the algorithms of its convolutions."""
     passes: Sequence[Any] = (
         relax_transform.DecomposeOpsForInference(),
         relax_transform.CanonicalizeBindings(),
-        tvm.transform.module_pass(lambda m, _: choose_layouts(m, device), opt_level=0, name="ChooseLayouts"),
+        tvm.transform.module_pass(lambda m, _: choose_layouts(m, device, pick), opt_level=0, name="ChooseLayouts"),
         relax_transform.DeadCodeElimination(["main"]),
         relax_transform.LegalizeOps(LEGALIZE),
         relax_transform.FoldConstant(),
@@ -149,15 +150,18 @@ def _kernels(mod: Any) -> tuple[Kernel, ...]:
     for gv, func in mod.functions.items():
         if isinstance(func, tvm.tirx.PrimFunc):
             func = func.with_attr("global_symbol", gv.name_hint)
+            algorithm, site = in_name(gv.name_hint)
             found.append(
                 Kernel(
                     name=gv.name_hint,
                     func=func,
                     workload=workload_text(func),
                     calls=calls.get(gv.name_hint, 0),
-                    flops=_flops(func),
+                    flops=Site.parse(site).flops if site else _flops(func),
                     bytes=_bytes(func),
                     template=schedules.template_name(func),
+                    algorithm=algorithm,
+                    site=site,
                 )
             )
     return tuple(sorted(found, key=lambda k: (-k.flops * k.calls, k.name)))

@@ -14,7 +14,7 @@ import numpy as np
 from tvmstack import schedules
 from tvmstack.core.device import Device
 from tvmstack.core.errors import TuningError
-from tvmstack.core.kernel import Choice, Kernel
+from tvmstack.core.kernel import Choice, Kernel, site_kernel
 from tvmstack.store import KeyContext, Record, Store
 from tvmstack.store.record import OK
 from tvmstack.tuning.pool import Pool, WorkerLost
@@ -30,6 +30,10 @@ _FIRST, _BATCH = 6, 8
 # The last part of a time budget is kept for measuring the finalists again, in turns with the default.
 _FINAL_SHARE, _FINAL_ROUNDS, _FINALISTS = 0.15, 3, 2
 _NOISE = 0.02
+# An algorithm whose best kernels take this many times as long as another's gets no more trials.
+_BEHIND = 1.25
+# How long beyond the budget the comparison of algorithms may take.
+_GRACE_S = 10.0
 # Kernels without a template are searched by MetaSchedule's sketches from this share of a model's operations on.
 _SKETCH_SHARE = 0.02
 
@@ -41,11 +45,23 @@ class _Task:
     kernel: Kernel
     calls: int
     search: Search
+    is_alternative: bool = False
     trials: int = 0
-    final: bool = False
+    final: Choice | None = None
     note: str = ""
     slots: dict[str, int] = field(default_factory=dict)
     choices: dict[str, Choice] = field(default_factory=dict)
+
+    @property
+    def site(self) -> str:
+        """The convolution this task's kernel is one algorithm of, or ""."""
+        return self.kernel.site
+
+    @property
+    def winner(self) -> Choice:
+        """The choice a build would use."""
+        best = self.search.best
+        return self.final or (self.choices.get(best[0]) if best else None) or self.search.default
 
     @property
     def weight_s(self) -> float:
@@ -74,6 +90,7 @@ class _Run:
         show: Callable[[Progress], None] | None,
     ) -> None:
         self.tasks, self.store, self.context, self.pool = tasks, store, context, pool
+        self.rivals = _rivals(tasks)
         self.start = time.monotonic()
         self.deadline = self.start + seconds if seconds else math.inf
         self.search_until = self.start + seconds * (1 - _FINAL_SHARE) if seconds else math.inf
@@ -87,10 +104,19 @@ class _Run:
             self._round(fresh[: self._width()], _FIRST)
             fresh = fresh[self._width() :]
         while self._may_search():
-            open_tasks = [t for t in self.tasks if not t.search.is_done and t.search.best]
+            open_tasks = [t for t in self.tasks if not t.search.is_done and self._in_running(t)]
             if not open_tasks:
                 break
             self._round(sorted(open_tasks, key=lambda t: -t.hope_s)[: self._width()], _BATCH)
+
+    def _in_running(self, task: _Task) -> bool:
+        """Whether the task has a time, and none that another algorithm beats by far."""
+        if task.search.best is None:
+            return False
+        rivals = self.rivals.get(task.site, {})
+        times = [_site_seconds(tasks) for tasks in rivals.values()]
+        mine = _site_seconds(rivals[task.kernel.algorithm]) if rivals else 0.0
+        return not times or mine <= _BEHIND * min(times)
 
     def _width(self) -> int:
         return max(2, self.context.device.cores)
@@ -163,27 +189,20 @@ class _Run:
     def _record(
         self, task: _Task, choice: Choice, times: Sequence[float], status: str = OK, final: bool = False
     ) -> Record:
-        low, median, high = np.percentile(times, [25, 50, 75]) if len(times) else (0.0, math.inf, 0.0)
-        return Record(
-            workload=task.kernel.workload,
-            template=task.kernel.template,
-            choice=choice,
-            status=status,
-            median_s=float(median),
-            spread_s=float(high - low),
-            is_default=choice == task.search.default,
-            is_final=final,
-            when=time.time(),
-            **self.context.fields,
-        )
+        is_default = choice == task.search.default
+        return _record(self.context, task.kernel, choice, times, status, final=final, is_default=is_default)
 
     def finish(self) -> None:
         """Measure each task's finalists again, in turns with its default, which wins unless it is clearly beaten."""
         for task in sorted(self.tasks, key=lambda t: -t.weight_s):
             if time.monotonic() > self.deadline:
                 break
-            if task.trials and task.search.best:
+            if task.trials and self._in_running(task):
                 self._finals(task)
+        for site, algorithms in self.rivals.items():
+            if time.monotonic() > self.deadline + _GRACE_S:
+                break
+            self._settle(site, algorithms)
 
     def _finals(self, task: _Task) -> None:
         default = task.search.default
@@ -204,18 +223,97 @@ class _Run:
         kept = [default, *winners]
         self.store.add([self._record(task, c, times[c.text], final=True) for c in kept])
         task.search.times.update({c.text: float(np.median(times[c.text])) for c in contenders})
-        task.final = True
+        task.final = min(kept, key=lambda c: float(np.median(times[c.text])))
         task.note = "" if winners else "the default is as good"
+
+    def _settle(self, site: str, algorithms: dict[str, list[_Task]]) -> None:
+        """Measure the algorithms of a convolution in turns, each by its best schedules, and record what each takes."""
+        entrants = {a: tasks for a, tasks in algorithms.items() if all(t.search.best for t in tasks)}
+        entrants = {a: tasks for a, tasks in entrants.items() if all(self._in_running(t) for t in tasks)}
+        if len(entrants) < 2 or not any(t.trials for tasks in entrants.values() for t in tasks):
+            return
+        rounds: dict[str, list[float]] = {a: [] for a in entrants}
+        try:
+            for _ in range(_FINAL_ROUNDS):
+                for algorithm, tasks in entrants.items():
+                    runs = [t.calls * float(np.median(self._run_one(t, t.winner))) for t in tasks]
+                    rounds[algorithm].append(sum(runs))
+        except (WorkerLost, TuningError) as err:
+            _log.warning("the algorithms of %s were not compared: %s", site, err)
+            return
+        kernel = site_kernel(site)
+        now = next(a for a, tasks in algorithms.items() if not tasks[0].is_alternative)
+        limit = float(np.median(rounds[now])) * (1 - _NOISE) if now in rounds else math.inf
+        kept = [a for a in rounds if a == now or float(np.median(rounds[a])) < limit]
+        choices = {a: Choice("algorithm", {"name": a}) for a in kept}
+        self.store.add([_record(self.context, kernel, choices[a], rounds[a], is_default=a == now) for a in kept])
+        best = min(kept, key=lambda a: float(np.median(rounds[a])))
+        for algorithm, tasks in algorithms.items():
+            for task in tasks:
+                task.note = "" if algorithm == best else f"not used: {best} is faster"
 
     def _tell(self, task: _Task) -> None:
         if self.show is None:
             return
-        known = [t for t in self.tasks if t.search.best]
+        start, best = self._totals()
+        elapsed = time.monotonic() - self.start
+        self.show(Progress(elapsed, self.trials, start, best, sum(self.failures.values()), task.kernel.name))
+
+    def _totals(self) -> tuple[float, float]:
+        """Return the seconds of an inference by default schedules and by the best ones, as far as measured."""
+        known = [t for t in self.tasks if t.search.best and not t.is_alternative]
         start = sum(t.calls * (t.search.start_s or 0.0) for t in known if math.isfinite(t.search.start_s or 0.0))
         best = sum(t.weight_s for t in known)
-        elapsed = time.monotonic() - self.start
-        failed = sum(self.failures.values())
-        self.show(Progress(elapsed, self.trials, start, best, failed, task.kernel.name))
+        for algorithms in self.rivals.values():
+            times = {a: _site_seconds(tasks) for a, tasks in algorithms.items()}
+            now = next(a for a, tasks in algorithms.items() if not tasks[0].is_alternative)
+            if math.isfinite(times[now]):
+                best -= times[now] - min(times.values())
+        return start, best
+
+
+def _rivals(tasks: Sequence[_Task]) -> dict[str, dict[str, list[_Task]]]:
+    """Return the tasks of each convolution that is to be computed by several algorithms, by algorithm."""
+    found: dict[str, dict[str, list[_Task]]] = {}
+    for task in tasks:
+        if task.site:
+            found.setdefault(task.site, {}).setdefault(task.kernel.algorithm, []).append(task)
+    rivals = {}
+    for site, algorithms in found.items():
+        now = [a for a, these in algorithms.items() if not any(t.is_alternative for t in these)]
+        calls = {a: sum(t.calls for t in these) for a, these in algorithms.items()}
+        same = {a: these for a, these in algorithms.items() if now and calls[a] == calls[now[0]]}
+        if len(same) > 1:
+            rivals[site] = same
+    return rivals
+
+
+def _site_seconds(tasks: Sequence[_Task]) -> float:
+    return sum(t.weight_s if t.search.best else math.inf for t in tasks)
+
+
+def _record(
+    context: KeyContext,
+    kernel: Kernel,
+    choice: Choice,
+    times: Sequence[float],
+    status: str = OK,
+    final: bool = True,
+    is_default: bool = False,
+) -> Record:
+    low, median, high = np.percentile(times, [25, 50, 75]) if len(times) else (0.0, math.inf, 0.0)
+    return Record(
+        workload=kernel.workload,
+        template=kernel.template,
+        choice=choice,
+        status=status,
+        median_s=float(median),
+        spread_s=float(high - low),
+        is_default=is_default,
+        is_final=final,
+        when=time.time(),
+        **context.fields,
+    )
 
 
 def tune(
@@ -227,16 +325,18 @@ def tune(
     seconds: float | None = None,
     trials: int | None = None,
     progress: Callable[[Progress], None] | None = None,
+    alternatives: Sequence[Kernel] = (),
 ) -> TuningReport:
     """Measure schedules of the kernels into the store until the time or the trials are used up.
 
+    `alternatives` are kernels of other algorithms for the same convolutions; which is the fastest is recorded too.
     Every batch is committed before the next begins; a second call goes on from what the store holds.
 
     Raises:
         TuningError: the store cannot be written. KeyboardInterrupt passes through with everything measured kept.
     """
     context = KeyContext.current(device, pipeline_digest)
-    tasks = _tasks(kernels, device, store, context)
+    tasks = _tasks(kernels, alternatives, device, store, context)
     pool = Pool(device)
     run = _Run(tasks, store, context, pool, seconds, trials, progress)
     try:
@@ -250,14 +350,17 @@ def tune(
     return TuningReport(run.trials, elapsed, rows, dict(run.failures), stages)
 
 
-def _tasks(kernels: Sequence[Kernel], device: Device, store: Store, context: KeyContext) -> list[_Task]:
+def _tasks(
+    kernels: Sequence[Kernel], alternatives: Sequence[Kernel], device: Device, store: Store, context: KeyContext
+) -> list[_Task]:
     """Cut tasks: one a workload, those that cannot repay trials left out, what the store holds taken in."""
     calls: Counter[str] = Counter()
-    for kernel in kernels:
+    extra = {k.workload for k in alternatives}
+    for kernel in (*kernels, *alternatives):
         calls[kernel.workload] += kernel.calls
     total = sum(k.calls * k.flops for k in kernels)
     tasks = []
-    for workload, kernel in {k.workload: k for k in kernels}.items():
+    for workload, kernel in {k.workload: k for k in (*kernels, *alternatives)}.items():
         pool = [Choice(kernel.template, d) for d in schedules.candidates(kernel.func, device)]
         default = schedules.default_choice(kernel.func, device)
         if pool:
@@ -269,7 +372,7 @@ def _tasks(kernels: Sequence[Kernel], device: Device, store: Store, context: Key
         known = {c.text for c in pool}
         seeds = [r.choice for r in store.neighbours(kernel, context) if r.choice.text in known]
         search.seeds = seeds[:3]
-        task = _Task(kernel, calls[workload], search)
+        task = _Task(kernel, calls[workload], search, is_alternative=workload in extra)
         for record in store.trials(kernel, context):
             search.times[record.choice.text] = record.median_s
             task.choices[record.choice.text] = record.choice

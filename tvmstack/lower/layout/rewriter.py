@@ -12,6 +12,7 @@ import numpy as np
 from tvmstack._tvm import is_constant, relax, tvm
 from tvmstack.core.device import Device
 from tvmstack.lower import kernels
+from tvmstack.lower.algorithms import Picker
 
 __all__ = ["HANDLERS", "Rewriter", "Value", "choose_layouts", "handles", "shape_of"]
 
@@ -90,10 +91,10 @@ class Value:
 class Rewriter:
     """State of one walk: the new function under construction and what stands for each variable of the old one."""
 
-    def __init__(self, mod: Any, device: Device) -> None:
+    def __init__(self, mod: Any, device: Device, pick: Picker) -> None:
         rest = {gv: f for gv, f in mod.functions.items() if gv.name_hint != "main"}
         self.bb = relax.BlockBuilder(tvm.IRModule(rest))
-        self.device = device
+        self.device, self.pick = device, pick
         self.lanes = device.vector_bits // 32
         self.values: dict[Any, Value] = {}
         self.producers: dict[Any, Any] = {}
@@ -182,9 +183,9 @@ class Rewriter:
         """Bind an expression in the new function."""
         return self.bb.emit(expr)
 
-    def te(self, compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Bind a call of a tensor-expression kernel."""
-        return self.bb.emit_te(compute, *args, primfunc_name_hint=compute.__name__, **kwargs)
+    def te(self, compute: Callable[..., Any], *args: Any, name: Any = None, **kwargs: Any) -> Any:
+        """Bind a call of a tensor-expression kernel, called `name` or as the function that makes it."""
+        return self.bb.emit_te(compute, *args, primfunc_name_hint=name or compute.__name__, **kwargs)
 
     def reshape(self, expr: Any, shape: tuple[int, ...]) -> Any:
         """Bind a reshape, at compile time for a constant and not at all where nothing changes."""
@@ -199,11 +200,14 @@ class Rewriter:
         return self.emit(tvm.ir.Call(call.op, args, call.attrs, call.ty_args))
 
 
-def choose_layouts(mod: Any, device: Device) -> Any:
-    """Return the module with representations chosen and heavy operators turned into the kernels of `kernels`."""
+def choose_layouts(mod: Any, device: Device, pick: Picker) -> Any:
+    """Return the module with representations chosen and heavy operators turned into the kernels of `kernels`.
+
+    `pick` decides the algorithm of each convolution that several can compute.
+    """
     from tvmstack.lower.layout import elementwise, matmul, spatial  # noqa: F401  (they register their handlers)
 
-    rewriter = Rewriter(mod, device)
+    rewriter = Rewriter(mod, device, pick)
     main = mod["main"]
     _count_uses(rewriter, main)
     params = [relax.Var(p.name, p.ty) for p in main.params]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tvmstack._tvm import relax
 from tvmstack.lower import kernels
+from tvmstack.lower.algorithms import Site
 from tvmstack.lower.layout.rewriter import Rewriter, Value, dtype_of, handles, shape_of
+from tvmstack.lower.winograd import conv2d_winograd, winograd_weight
 
 __all__ = ["pack_conv_weight"]
 
@@ -79,14 +81,48 @@ def convolve(
     channels, out = value.nchw[1], weight.shape[0]
     if groups == channels == out and groups > 1:
         return _depthwise(rewriter, value, weight, settings, shape)
+    site = _site(rewriter, value.nchw, weight, groups, settings)
+    algorithm = rewriter.pick(site) if site else "direct"
+    name = f"{algorithm}_{site.text}" if site else None
+    if site and algorithm != "direct":
+        return _winograd(rewriter, value, weight, site, int(algorithm[-1]), shape)
     x, ic = _conv_input(rewriter, value, channels, groups)
     oc = rewriter.best_block(out) if groups == 1 else rewriter.group_block(out // groups)
     plain_block = ic if len(shape_of(x) or ()) == 4 else None
     packed = relax.const(pack_conv_weight(weight, ic, oc))
-    made = rewriter.te(
-        kernels.conv2d_nchwc, x, packed, groups=groups, channels=out, plain_block=plain_block, **settings
-    )
+    options: dict[str, Any] = {"groups": groups, "channels": out, "plain_block": plain_block, **settings}
+    made = rewriter.te(kernels.conv2d_nchwc, x, packed, name=name, **options)
     return Value(shape=shape, blocked=made)
+
+
+def _site(
+    rewriter: Rewriter,
+    nchw: tuple[int, int, int, int],
+    weight: np.ndarray,
+    groups: int,
+    settings: Mapping[str, Sequence[int]],
+) -> Site | None:
+    """Return the site of a convolution that Winograd can compute too."""
+    filters, channels, *taps = weight.shape
+    if taps != [3, 3] or groups != 1 or weight.dtype != np.float32 or min(channels, filters) <= _FEW_CHANNELS:
+        return None
+    if any(n != 1 for n in (*settings["strides"], *settings["dilations"])):
+        return None
+    top, left, bottom, right = settings["pads"]
+    site = Site(*nchw, filters, (top, left, bottom, right))
+    return site if min(site.out) >= 4 else None
+
+
+def _winograd(
+    rewriter: Rewriter, value: Value, weight: np.ndarray, site: Site, tile: int, shape: tuple[int, ...]
+) -> Value:
+    x = rewriter.blocked(value)
+    block, oc = (shape_of(x) or ())[4], rewriter.best_block(site.filters)
+    packed = relax.const(winograd_weight(weight, tile, block, oc))
+    name = f"winograd{tile}_{site.text}"
+    return Value(
+        shape=shape, blocked=rewriter.te(conv2d_winograd, x, packed, pads=list(site.pads), tile=tile, name=name)
+    )
 
 
 def _depthwise(
