@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 # Templates that serve any kernel.
 _ANY = ("generic", "as_written", "meta_schedule")
 
-VERSION = "1"
+VERSION = "2"
 """Raised when a template changes what a decision means; part of every record's key."""
 
 

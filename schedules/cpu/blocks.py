@@ -21,7 +21,9 @@ __all__ = [
     "fuse_epilogue",
     "is_schedulable",
     "lanes",
+    "most_rows",
     "open_schedule",
+    "reduction_blocks",
     "tile_score",
     "worth_parallel",
 ]
@@ -118,6 +120,23 @@ def worth_parallel(sch: Any, block: Any) -> bool:
     for loop in sch.get_loops(block):
         steps *= extent(sch, loop)
     return steps >= PARALLEL_STEPS
+
+
+# Accumulators of a task that goes over its reduction in blocks: what stays in L1 beside the operands.
+ACCUMULATOR_BYTES = 24576
+# Going over the weights in blocks pays from this size on (they come from memory) and from so many register tiles on
+# that read them.
+BYTES_THAT_REPAY_BLOCKS, READS_THAT_REPAY_BLOCKS = 1 << 20, 4
+
+
+def most_rows(count: int, row_bytes: int) -> int:
+    """Return the largest divisor of `count` tiles whose accumulators, `row_bytes` each, stay in L1; at least 1."""
+    return max((d for d in divisors(count, count) if d * row_bytes <= ACCUMULATOR_BYTES), default=1)
+
+
+def reduction_blocks(steps: int, unit: int = 1) -> list[int]:
+    """Return the divisors of `steps` that make blocks of 64 to 256 steps, each `unit` long, fewer than the whole."""
+    return [d for d in divisors(steps, steps // 2) if 64 <= d * unit <= 256]
 
 
 def tile_score(rows: int, cols: int, width: int, device: Device) -> float:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from tvmstack.core.device import Device
 from tvmstack.schedules.cpu.blocks import (
+    BYTES_THAT_REPAY_BLOCKS,
+    READS_THAT_REPAY_BLOCKS,
     Work,
     divisors,
     extent,
@@ -14,6 +17,8 @@ from tvmstack.schedules.cpu.blocks import (
     flatten_parallel,
     fuse_epilogue,
     lanes,
+    most_rows,
+    reduction_blocks,
     tile_score,
     worth_parallel,
 )
@@ -26,8 +31,9 @@ class Conv2d:
 
     Decisions: `oh`, `ow`, `oc` (the register tile: rows, columns, panels of output channels); `order` (0: panels,
     then rows
-    are the parallel loop; 1: rows, then panels; 2: rows are parallel and panels run inside); `pad` (0: the padded
-    input is
+    are the parallel loop; 1: rows, then panels; 2: rows are parallel and panels run inside); `k` (0: the whole
+    reduction in registers; else input panels of a block that all rows of a task pass before the next); `pad` (0: the
+    padded input is
     made once, in parallel; 1: each task pads the rows it reads).
     """
 
@@ -41,6 +47,7 @@ class Conv2d:
             "ow": divisors(ow, 28),
             "oc": divisors(co, 8),
             "order": [0, 1, 2],
+            "k": [0, *self._blocks(work)],
         }
         if any(n.startswith("pad_input") for n in work.names):
             found["pad"] = [0, 1]
@@ -59,7 +66,12 @@ class Conv2d:
 
         tiles = [(r, w, p) for r in divisors(oh, 4) for w in divisors(ow, 28) for p in divisors(co, 8)]
         rows, cols, panels = max(tiles, key=rate)
-        decisions = {"oh": rows, "ow": cols, "oc": panels, "order": 0}
+        steps = self._steps(work)
+        total = 4 * co * c * steps * extent(work.sch, work.sch.get_loops(work.blocks[work.index(self.name)])[5])
+        is_read_often = (oh // rows) * (ow // cols) >= READS_THAT_REPAY_BLOCKS
+        blocks = self._blocks(work) if total >= BYTES_THAT_REPAY_BLOCKS and is_read_often else []
+        depth = min(blocks, key=lambda d: abs(d * steps - 128), default=0)
+        decisions = {"oh": rows, "ow": cols, "oc": panels, "order": 0, "k": depth}
         if any(name.startswith("pad_input") for name in work.names):
             decisions["pad"] = 0 if co // panels > 1 else 1
         return decisions
@@ -74,17 +86,34 @@ class Conv2d:
         wo, wi = sch.split(ow, [None, decisions["ow"]])
         ho, hi = sch.split(oh, [None, decisions["oh"]])
         coo, coi = sch.split(co, [None, decisions["oc"]])
-        outer = (n, coo, ho) if decisions["order"] == 0 else (n, ho, coo)
-        sch.reorder(*outer, wo, rc, ry, rx, ri, hi, wi, coi, c)
-        fused = sch.fuse(*outer[:2]) if decisions["order"] == 2 else sch.fuse(*outer)
+        steps = [wo, rc, ry, rx, ri]
+        if decisions["k"]:
+            row_bytes = 4 * decisions["oh"] * decisions["oc"] * extent(sch, wo) * decisions["ow"] * extent(sch, c)
+            ho, ht = sch.split(ho, [None, most_rows(extent(sch, ho), row_bytes)])
+            rc, rt = sch.split(rc, [None, decisions["k"]])
+            steps = [rc, ht, wo, rt, ry, rx, ri]
+        outer = [n, coo, ho] if decisions["order"] == 0 else [n, ho, coo]
+        sch.reorder(*outer, *steps, hi, wi, coi, c)
+        serial = outer[2:] if decisions["order"] == 2 else []
+        fused = sch.fuse(*outer[: 3 - len(serial)])
         if is_parallel:
             sch.parallel(fused)
-        depth = 3 if decisions["order"] == 2 else 2
-        sch.reverse_compute_at(out, wo)
-        finish_tile(sch, out, depth, lanes(device))
+        place = [fused, *serial] if decisions["k"] else [fused, *serial, wo]
+        sch.reverse_compute_at(out, place[-1])
+        finish_tile(sch, out, len(place), lanes(device))
         _vectorise_panel(sch, c, (hi, wi, coi))
         sch.decompose_reduction(anchor, rc)
         _place_padding(work, fused, decisions.get("pad", 0))
+
+    def _blocks(self, work: Work) -> list[int]:
+        """Return how many input panels may make a block of the reduction."""
+        sch, anchor = work.sch, work.blocks[work.index(self.name)]
+        return reduction_blocks(extent(sch, sch.get_loops(anchor)[5]), self._steps(work))
+
+    def _steps(self, work: Work) -> int:
+        """Return the steps of the reduction over one input panel."""
+        loops = work.sch.get_loops(work.blocks[work.index(self.name)])[6:]
+        return math.prod(extent(work.sch, loop) for loop in loops)
 
 
 class Depthwise:

@@ -7,6 +7,8 @@ from typing import Any
 
 from tvmstack.core.device import Device
 from tvmstack.schedules.cpu.blocks import (
+    BYTES_THAT_REPAY_BLOCKS,
+    READS_THAT_REPAY_BLOCKS,
     Work,
     divisors,
     extent,
@@ -14,6 +16,8 @@ from tvmstack.schedules.cpu.blocks import (
     flatten_parallel,
     fuse_epilogue,
     lanes,
+    most_rows,
+    reduction_blocks,
     tile_score,
     worth_parallel,
 )
@@ -26,7 +30,8 @@ class Dense:
 
     Decisions: `m`, `n` (the register tile: rows and panels), `order` (0: panels outermost, each read once from
     memory; 1: rows
-    outermost), `unroll` (steps of the reduction unrolled).
+    outermost), `k` (0: the whole reduction in registers; else steps of a block that all rows of a task pass before
+    the next: the panel's block stays in L1 and its successor is fetched meanwhile).
     """
 
     name = "dense"
@@ -35,7 +40,8 @@ class Dense:
     def space(self, work: Work, device: Device) -> dict[str, list[int]]:
         """Return the tiles, the loop orders and the unrolling."""
         rows, panels, _ = self._extents(work, device)
-        return {"m": divisors(rows, 28), "n": divisors(panels, 8), "order": [0, 1], "unroll": [1, 4]}
+        depth = reduction_blocks(self._depth(work))
+        return {"m": divisors(rows, 28), "n": divisors(panels, 8), "order": [0, 1], "k": [0, *depth]}
 
     def default(self, work: Work, device: Device) -> dict[str, int]:
         """Pick the tile of the best score that leaves every core something to do."""
@@ -48,7 +54,9 @@ class Dense:
             return tile_score(tile[0], tile[1], vectors, device) * busy, tile[1]
 
         m, n = max(((m, n) for m in divisors(rows, 28) for n in divisors(panels, 8)), key=rate)
-        return {"m": m, "n": n, "order": 0, "unroll": 1}
+        total, is_read_often = 4 * panels * width * self._depth(work), rows // m >= READS_THAT_REPAY_BLOCKS
+        depth = reduction_blocks(self._depth(work)) if total >= BYTES_THAT_REPAY_BLOCKS and is_read_often else []
+        return {"m": m, "n": n, "order": 0, "k": min(depth, key=lambda d: abs(d - 128), default=0)}
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Tile and place the epilogue in the tile."""
@@ -61,15 +69,13 @@ class Dense:
         *batch, i, j, k = sch.get_loops(anchor)
         io, ii = sch.split(i, [None, decisions["m"]])
         jo, ji, jv = sch.split(j, [None, decisions["n"], width])
+        k, *inner = sch.split(k, [None, decisions["k"]]) if decisions["k"] else [k]
+        if decisions["k"]:
+            row_bytes = 4 * decisions["m"] * decisions["n"] * width
+            io, it = sch.split(io, [None, most_rows(extent(sch, io), row_bytes)])
+            inner = [it, *inner]
         outer = (*batch, jo, io) if decisions["order"] == 0 else (*batch, io, jo)
-        steps = decisions["unroll"]
-        if steps > 1 and extent(sch, k) % steps == 0:
-            ko, ki = sch.split(k, [None, steps])
-            sch.reorder(*outer, ko, ki, ii, ji, jv)
-            sch.unroll(ki)
-        else:
-            ko = k
-            sch.reorder(*outer, ko, ii, ji, jv)
+        sch.reorder(*outer, k, *inner, ii, ji, jv)
         fused = sch.fuse(*outer)
         if is_parallel:
             sch.parallel(fused)
@@ -79,8 +85,12 @@ class Dense:
             sch.vectorize(jv)
         sch.unroll(ji)
         sch.unroll(ii)
-        sch.decompose_reduction(anchor, ko)
+        sch.decompose_reduction(anchor, k)
         self._place_packing(work)
+
+    def _depth(self, work: Work) -> int:
+        """Return the steps of the reduction."""
+        return extent(work.sch, work.sch.get_loops(work.blocks[work.index(self.name)])[-1])
 
     def _extents(self, work: Work, device: Device) -> tuple[int, int, int]:
         """Return rows, panels and the width of a panel."""
