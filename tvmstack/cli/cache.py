@@ -39,23 +39,25 @@ def ls(limit: int, store: str | None, as_json: bool) -> None:
     """List records, the newest first."""
     from tvmstack.cli.output import emit
     from tvmstack.report.tuning import records_page
+    from tvmstack.store import stats
 
     with _opened(store) as records:
         rows = [_row(record) for record in records.records(limit)]
-        data = {"store": records.name, "total": records.stats()["records"], "records": rows}
+        data = {"store": records.name, "total": stats(records)["records"], "records": rows}
     emit(data, as_json, records_page)
 
 
-@cache.command()
+@cache.command("stats")
 @store_option
 @json_option
-def stats(store: str | None, as_json: bool) -> None:
+def stats_(store: str | None, as_json: bool) -> None:
     """Say how much the store holds, by device."""
     from tvmstack.cli.output import emit
     from tvmstack.report.tuning import stats_page
+    from tvmstack.store import stats
 
     with _opened(store) as records:
-        emit(records.stats(), as_json, stats_page)
+        emit(stats(records), as_json, stats_page)
 
 
 @cache.command()
@@ -85,9 +87,10 @@ def export(file: str, store: str | None, as_json: bool) -> None:
     """Write all records to FILE as JSON lines, each with its digest."""
     from tvmstack.cli.output import emit
     from tvmstack.report.tuning import moved_page
+    from tvmstack.store import export_records
 
     with _opened(store) as records:
-        number = records.export(Path(file))
+        number = export_records(records, Path(file))
     emit({"records": number, "what": "written to", "file": file}, as_json, moved_page)
 
 
@@ -99,10 +102,11 @@ def import_(file: str, store: str | None, as_json: bool) -> None:
     """Read records from FILE; damaged lines are refused one by one and counted."""
     from tvmstack.cli.output import emit
     from tvmstack.report.tuning import moved_page
+    from tvmstack.store import import_records
 
     with _opened(store) as records:
-        number, refused = records.import_(Path(file))
-    emit({"records": number, "what": "read from", "file": file, "refused": refused}, as_json, moved_page)
+        taken = import_records(records, Path(file))
+    emit({**taken.to_json(), "what": "read from", "file": file}, as_json, moved_page)
 
 
 def _opened(store: str | None) -> contextlib.AbstractContextManager[Store]:
