@@ -160,9 +160,10 @@ def _readable(path: Path) -> tuple[list[Record], int]:
         old = "device" in {row["name"] for row in _try(db, "pragma table_info(records)")}
         keys = {} if old else _contexts(db)
         for row in _rows(db, "records"):
+            if row is None:
+                bad += 1
+                continue
             try:
-                if row is None:
-                    raise ValueError("its page cannot be read")
                 fields = {name: row[name] for name in FIELDS} if old else keys[row["context"]]
                 good.append(record_from_row(dict(row), fields, texts[row["workload"]]))
             except (TypeError, KeyError, ValueError, IndexError) as err:
