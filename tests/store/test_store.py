@@ -32,13 +32,6 @@ def record(median_s=1.0, workload="work", context=CONTEXT, **changes):
     return replace(base, **changes)
 
 
-@pytest.fixture
-def store(tmp_path):
-    opened = open_store(tmp_path / "store.db", shipped=False)
-    yield opened
-    opened.close()
-
-
 def test_the_fastest_record_of_exactly_this_key_is_used(store):
     store.add([record(3.0), record(2.0, decisions={"m": 2}), record(1.0, workload="other work")])
     assert store.best(kernel(), CONTEXT).choice.decisions == {"m": 2}
