@@ -65,7 +65,13 @@ class Server:
         log = self.folder / f"{program}.txt"
         with log.open("w") as output:
             done = subprocess.run(
-                command, cwd=self.folder, stdout=output, stderr=output, stdin=subprocess.DEVNULL, check=False, **self._as
+                command,
+                cwd=self.folder,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                check=False,
+                **self._as,
             )
         assert done.returncode == 0, f"{' '.join(command)}: {log.read_text()}"
 

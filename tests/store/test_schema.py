@@ -50,9 +50,7 @@ def test_an_older_store_is_brought_up_to_date_with_all_its_records(
     assert store.database.read(schema.held_schema) == SCHEMA
 
 
-def test_a_migration_that_fails_leaves_the_old_store_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_migration_that_fails_leaves_the_old_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = old_store(tmp_path / "old.db", 1)
     migrate = schema._MIGRATIONS[1]
 

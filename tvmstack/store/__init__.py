@@ -5,13 +5,15 @@ from tvmstack.store.exchange import Taken, export_records, import_records, merge
 from tvmstack.store.key import PROTOCOL, KeyContext
 from tvmstack.store.leases import Claim
 from tvmstack.store.record import Explanation, Record
-from tvmstack.store.upkeep import stats
+from tvmstack.store.upkeep import Pruned, PruneRule, prune, stats
 
 __all__ = [
     "PROTOCOL",
     "Claim",
     "Explanation",
     "KeyContext",
+    "PruneRule",
+    "Pruned",
     "Record",
     "Store",
     "Taken",
@@ -19,5 +21,6 @@ __all__ = [
     "import_records",
     "merge_stores",
     "open_store",
+    "prune",
     "stats",
 ]

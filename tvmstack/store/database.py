@@ -198,7 +198,8 @@ class Store:
         """Say why a look-up gives what it gives."""
         record = self.best(kernel, context)
         if record is not None:
-            return Explanation(record, None, (), f"hit ({record.source})")
+            first = "" if record.proven else ", to be replayed before it is used"
+            return Explanation(record, None, (), f"hit ({record.source}){first}")
         bad = self._find(*_key(kernel, context), records.c.quarantine != "", limit=1)
         if bad:
             return Explanation(None, bad[0], (), f"quarantined: {bad[0].quarantine}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,24 @@ class Database:
         """
         return self._attempt("written", self._writers, work)
 
+    def shrink(self) -> None:
+        """Give the room of deleted rows back to the disk; a server does that by itself in time.
+
+        Raises:
+            TuningError: another process is at work on the file, or the disk has no room for the copy this takes.
+        """
+        if self.is_server:
+            return
+        try:
+            with self._readers.connect() as db:
+                raw = db.connection.dbapi_connection
+                assert raw is not None
+                for statement in ("vacuum", "pragma wal_checkpoint(truncate)"):
+                    raw.execute(statement).fetchall()
+        except (DBAPIError, sqlite3.Error) as err:
+            words = _words(err.orig if isinstance(err, DBAPIError) else err)
+            raise TuningError(f"records are deleted, but {self.name} cannot be made smaller now: {words}") from err
+
     def _open(self) -> None:
         if self._attempt("opened", self._readers, held_schema) != SCHEMA:
             self._attempt("opened", self._writers, lambda db: prepare_schema(db, self.name))
@@ -116,7 +135,7 @@ class Database:
                 elif self._may_pass(err) and time.monotonic() - began < WAIT_S:
                     self._wait(attempt, err)
                 else:
-                    raise TuningError(f"the store {self.name} cannot be {doing}: {_words(err)}") from err
+                    raise TuningError(f"the store {self.name} cannot be {doing}: {_words(err.orig)}") from err
         raise AssertionError("unreachable")
 
     def _may_pass(self, err: DBAPIError) -> bool:
@@ -129,12 +148,14 @@ class Database:
     def _wait(self, attempt: int, err: DBAPIError) -> None:
         if attempt == 1:
             minutes = WAIT_S / 60
-            _log.warning("the store %s is out of reach, waiting up to %.0f min: %s", self.name, minutes, _words(err))
+            _log.warning(
+                "the store %s is out of reach, waiting up to %.0f min: %s", self.name, minutes, _words(err.orig)
+            )
         time.sleep(min(0.1 * 2**attempt, 5.0))
 
 
-def _words(err: DBAPIError) -> str:
-    reason = " ".join(str(err.orig).split())
+def _words(err: BaseException | None) -> str:
+    reason = " ".join(str(err).split())
     if "locked" in reason or "busy" in reason:
         return "it is locked by another process; try again or use --store"
     if "disk is full" in reason or "No space left" in reason:

@@ -32,6 +32,7 @@ _SEALED = (
 _LOCAL = ("source", "proven", "quarantine")
 _TRACE = "meta_schedule"
 _LONGEST_CHOICE = 1 << 20
+_LONGEST_NAME = 100
 # What MetaSchedule's CPU rules and post-processors write. An instruction that takes code, a file or another program's
 # data (a pragma that imports LLVM text is one) must not come in with a record.
 _INSTRUCTIONS = frozenset(
@@ -191,7 +192,7 @@ def _check_fields(record: Record) -> None:
 
 
 def check_choice(choice: Choice) -> None:
-    """Refuse a choice that is more than numbers for a template or plain instructions of MetaSchedule's.
+    """Refuse a choice that is more than numbers and names for a template, or plain instructions of MetaSchedule's.
 
     Raises:
         TuningError: it holds an instruction, an annotation or a value that has no place in a record.
@@ -199,9 +200,9 @@ def check_choice(choice: Choice) -> None:
     if not isinstance(choice.template, str) or len(choice.text) > _LONGEST_CHOICE or "\\u0000" in choice.text:
         raise TuningError("its choice is no choice")
     if choice.template != _TRACE:
-        odd = [k for k, v in choice.decisions.items() if not isinstance(v, (int, float)) or not math.isfinite(v)]
+        odd = [name for name, value in choice.decisions.items() if not _is_plain(value)]
         if odd:
-            raise TuningError(f"its decision {odd[0]!r} is no number")
+            raise TuningError(f"its decision {odd[0]!r} is no number and no name")
         return
     try:
         instructions, _ = choice.decisions["trace"]
@@ -212,6 +213,12 @@ def check_choice(choice: Choice) -> None:
                 raise TuningError(f"its trace sets {str(attributes[0])[:40]!r}, which records may not carry")
     except (ValueError, TypeError, KeyError, IndexError) as err:
         raise TuningError(f"its trace is no trace ({type(err).__name__})") from err
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _LONGEST_NAME
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
