@@ -244,6 +244,8 @@ class Store:
         Returns:
             The choices the caller has now, and the records of those that were measured meanwhile.
         """
+        if not choices:
+            return Claim([])
         by_digest = {choice_digest(c.text): c for c in choices}
         key = (workload_digest(kernel.workload), context.digest)
         mine, known = self.database.write(lambda db: claim(db, key, sorted(by_digest), owner, seconds))
