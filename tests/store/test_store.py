@@ -15,7 +15,7 @@ import pytest
 from tvmstack.core.device import detect_device
 from tvmstack.core.errors import TuningError
 from tvmstack.core.kernel import Choice, Kernel
-from tvmstack.store import KeyContext, Record, open_store
+from tvmstack.store import KeyContext, Record, export_records, import_records, open_store, stats
 from tvmstack.store.record import record_from_line
 
 pytestmark = pytest.mark.null
@@ -30,13 +30,6 @@ def record(median_s=1.0, workload="work", context=CONTEXT, **changes):
     choice = Choice("dense", changes.pop("decisions", {"m": 1}))
     base = Record(workload, "dense", choice, median_s=median_s, when=1.0, **context.fields)
     return replace(base, **changes)
-
-
-@pytest.fixture
-def store(tmp_path):
-    opened = open_store(tmp_path / "store.db", shipped=False)
-    yield opened
-    opened.close()
 
 
 def test_the_fastest_record_of_exactly_this_key_is_used(store):
@@ -84,15 +77,15 @@ def test_measuring_a_choice_again_replaces_its_record(store):
 def test_export_and_import_carry_every_record_and_refuse_a_changed_line(store, tmp_path):
     store.add([record(1.0), record(float("inf"), decisions={"m": 2}, status="build: timeout")])
     file = tmp_path / "records.jsonl"
-    assert store.export(file) == 2
+    assert export_records(store, file) == 2
     lines = file.read_text().splitlines()
     changed = lines[0].replace('"median_s": 1.0', '"median_s": 0.1')
     file.write_text("\n".join([changed, lines[1], "not json"]))
     other = open_store(tmp_path / "other.db", shipped=False)
-    count, refused = other.import_(file)
-    assert count == 1
-    assert [line.split(":")[0] for line in refused] == ["line 1", "line 3"]
-    assert record_from_line(lines[0]) == store.records()[1] or record_from_line(lines[1]) == store.records()[1]
+    taken = import_records(other, file)
+    assert (taken.read, taken.new) == (1, 1)
+    assert [line.split(":")[0] for line in taken.refused] == ["line 1", "line 3"]
+    assert record_from_line(lines[1]) == other.records()[0]
     other.close()
 
 
@@ -108,7 +101,7 @@ def test_a_damaged_file_is_set_aside_and_its_readable_records_are_kept(tmp_path,
     data[middle : middle + 8192] = b"\xff" * 8192
     path.write_bytes(data)
     again = open_store(path, shipped=False)
-    kept = again.stats()["records"]
+    kept = stats(again)["records"]
     again.close()
     assert 50 < kept < 200
     assert list(tmp_path.glob("store.db.corrupt-*"))
@@ -133,7 +126,7 @@ def test_a_store_of_a_newer_schema_is_refused(tmp_path):
 
 
 def test_a_locked_store_is_said_to_be_locked(tmp_path, monkeypatch):
-    monkeypatch.setattr("tvmstack.store.database._BUSY_MS", 50)
+    monkeypatch.setattr("tvmstack.store.engine.BUSY_S", 0.05)
     path = tmp_path / "store.db"
     store = open_store(path, shipped=False)
     holder = sqlite3.connect(path)

@@ -267,11 +267,16 @@ def why(
 def _why_row(kernel: Kernel, answer: Any, device: Device) -> dict[str, Any]:
     from tvmstack import schedules
 
+    shown, reason = answer.record or answer.nearest, answer.reason
     if answer.record is None and not schedules.candidates(kernel.func, device, 1):
         verdict, reason = "fixed", "it has one schedule only"
+    elif answer.record is None and shown is not None and shown.quarantine:
+        verdict = "quarantined"
     else:
-        verdict, reason = "found" if answer.record else "missing", answer.reason
-    return {"name": kernel.name, "calls": kernel.calls, "answer": verdict, "why": reason}
+        verdict = "found" if answer.record else "missing"
+    nearest = None if shown is None else {"median_s": shown.median_s, "when": shown.when, **shown.fields}
+    fields = {"differs": list(answer.differs), "record": nearest}
+    return {"name": kernel.name, "calls": kernel.calls, "answer": verdict, "why": reason, **fields}
 
 
 def _require_file(model: str | Path) -> None:

@@ -41,6 +41,9 @@ __all__ = [
 
 _log = logging.getLogger("tvmstack.driver")
 
+# How many records of one kernel are replayed in one build, where one after the other fails.
+_REPLAY_ROUNDS = 4
+
 Shapes = Mapping[str, Sequence[int]] | None
 Progress = Callable[[Any], None] | None
 
@@ -167,8 +170,9 @@ def choose(prepared: Prepared, records: Any) -> Chosen:
     from tvmstack import schedules
 
     context, choices, facts = key_context(prepared), {}, {}
+    best = best_proven(prepared.lowered.kernels, prepared.device, context, records)
     for kernel in prepared.lowered.kernels:
-        record = _applicable(kernel, records.best(kernel, context), prepared.device)
+        record = _applicable(kernel, best[kernel.workload], prepared.device)
         if record is not None:
             choices[kernel.name] = record.choice
             facts[kernel.name] = {"source": record.source, "median_us": record.median_s * 1e6}
@@ -185,6 +189,43 @@ def store_line(found: int, tunable: int, fixed: int) -> str:
     """Return "N of N kernels from the store", kernels that have one schedule only counted apart."""
     words = f"{found} of {tunable} kernels from the store"
     return words + (f"; {fixed} more have nothing to tune" if fixed else "")
+
+
+def best_proven(kernels: Sequence[Kernel], device: Device, context: Any, records: Any) -> dict[str, Any]:
+    """Return the best record of each kernel by its workload, or None.
+
+    A record that came from elsewhere is replayed in a process of its own before it is used for the first time; where
+    that fails it goes to quarantine, and the next best takes its turn.
+    """
+    by_workload = {k.workload: k for k in kernels}
+    best = {workload: records.best(kernel, context) for workload, kernel in by_workload.items()}
+    undecided: set[str] = set()
+    for _ in range(_REPLAY_ROUNDS):
+        waiting = {w: r for w, r in best.items() if r is not None and not r.proven and w not in undecided}
+        if not waiting:
+            break
+        undecided |= _replay(waiting, by_workload, device, records)
+        best.update({w: records.best(by_workload[w], context) for w in waiting})
+    return {w: r if r is not None and r.proven else None for w, r in best.items()}
+
+
+def _replay(waiting: Mapping[str, Any], kernels: Mapping[str, Kernel], device: Device, records: Any) -> set[str]:
+    """Replay records and note in the store which ran and which did not; return those of which nothing can be said."""
+    from tvmstack.tuning import replay
+
+    _log.info("replaying %d records that were not measured here", len(waiting))
+    undecided = set()
+    for outcome in replay([(kernels[w], record.choice) for w, record in waiting.items()], device):
+        workload, name = outcome.kernel.workload, outcome.kernel.name
+        if not outcome.failure:
+            records.prove(waiting[workload])
+        elif outcome.is_open:
+            undecided.add(workload)
+            _log.warning("the record of %s is left aside, it cannot be replayed: %s", name, outcome.failure)
+        else:
+            records.quarantine(waiting[workload], outcome.failure)
+            _log.warning("the record of %s goes to quarantine: %s", name, outcome.failure)
+    return undecided
 
 
 def _applicable(kernel: Kernel, record: Any, device: Device) -> Any:

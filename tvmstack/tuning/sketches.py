@@ -42,9 +42,9 @@ class Sketches(Search):
         return self._exhausted or self.stale >= 3
 
     def propose(self, count: int) -> list[Choice]:
-        """Return the default first, then a batch of traces."""
+        """Return the default and the seeds first, then a batch of traces."""
         if self.default.text not in self.times:
-            return [self.default]
+            return [self.default, *self.seeds][:count]
         try:
             if self._context is None:
                 self._context = evolutionary_search(self.kernel.func, self._device.target(), _TRIALS, count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ _NOISE = 0.02
 _BEHIND = 1.25
 # How long beyond the budget the comparison of algorithms may take.
 _GRACE_S = 10.0
+# How long what a run has claimed stays its own if it dies, and how long it waits where others have claimed everything.
+_CLAIM_S, _PAUSE_S = 300.0, 0.2
 # Kernels without a template are searched by MetaSchedule's sketches from this share of a model's operations on.
 _SKETCH_SHARE = 0.02
 
@@ -91,6 +94,7 @@ class _Run:
     ) -> None:
         self.tasks, self.store, self.context, self.pool = tasks, store, context, pool
         self.rivals = _rivals(tasks)
+        self.owner = uuid.uuid4().hex
         self.start = time.monotonic()
         self.deadline = self.start + seconds if seconds else math.inf
         self.search_until = self.start + seconds * (1 - _FINAL_SHARE) if seconds else math.inf
@@ -128,12 +132,15 @@ class _Run:
         room = self.budget - self.trials
         jobs: list[tuple[_Task, list[Choice]]] = []
         for task in tasks:
-            choices = task.search.propose(int(min(count, room)))
+            proposed = task.search.propose(int(min(count, room)))
+            choices = self._claimed(task, proposed)
             room -= len(choices)
             if choices:
                 jobs.append((task, choices))
-            else:
+            elif not proposed:
                 task.search.stale += 1
+        if not jobs:
+            time.sleep(_PAUSE_S)
         failures = self._build(jobs)
         for task, choices in jobs:
             records = [self._measure(task, c, failures[task.kernel.name]) for c in choices]
@@ -142,6 +149,14 @@ class _Run:
             task.trials += len(records)
             self.trials += len(records)
             self._tell(task)
+
+    def _claimed(self, task: _Task, choices: list[Choice]) -> list[Choice]:
+        """Keep what no other run on this store is measuring, and take in what others have measured meanwhile."""
+        claim = self.store.claim(task.kernel, self.context, choices, self.owner, _CLAIM_S)
+        if claim.measured:
+            task.choices.update({r.choice.text: r.choice for r in claim.measured})
+            task.search.learn({r.choice.text: r.median_s for r in claim.measured})
+        return claim.choices
 
     def _build(self, jobs: Sequence[tuple[_Task, list[Choice]]]) -> dict[str, dict[int, str]]:
         wanted = []
@@ -344,6 +359,7 @@ def tune(
         run.finish()
     finally:
         pool.close()
+        store.release_claims(run.owner)
     elapsed = time.monotonic() - run.start
     rows = tuple(_row(t) for t in tasks if t.trials)
     stages = {k: round(v, 2) for k, v in pool.seconds.items()}
@@ -370,7 +386,8 @@ def _tasks(
         else:
             continue
         known = {c.text for c in pool}
-        seeds = [r.choice for r in store.neighbours(kernel, context) if r.choice.text in known]
+        near = [r.choice for r in store.neighbours(kernel, context)]
+        seeds = [c for c in near if c.text in known or c.template == "meta_schedule"]
         search.seeds = seeds[:3]
         task = _Task(kernel, calls[workload], search, is_alternative=workload in extra)
         for record in store.trials(kernel, context):

@@ -1,0 +1,85 @@
+"""Pages about the tuning store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tvmstack.report.words import count, duration, size
+
+__all__ = ["moved_page", "pruned_page", "records_page", "stats_page", "why_page"]
+
+_REFUSED_SHOWN = 10
+
+
+def records_page(data: Mapping[str, Any]) -> RenderableType:
+    """Return a row a record."""
+    shown, total = len(data["records"]), data["total"]
+    table = Table(
+        title=f"{count(total, 'record')} in {data['store']}" + (f", {shown} shown" if shown < total else ""),
+        title_justify="left",
+    )
+    for name in ("when", "device", "template", "median", "kind", "workload"):
+        table.add_column(name, justify="right" if name == "median" else "left", overflow="fold")
+    for r in data["records"]:
+        median = duration(r["median_s"]) if r["median_s"] is not None else r["status"]
+        table.add_row(r["when"], r["device"], r["template"], median, Text(_kind(r)), r["workload"])
+    return table
+
+
+def _kind(record: Mapping[str, Any]) -> str:
+    if record["quarantine"]:
+        return f"quarantined: {record['quarantine']}"
+    kind = "default" if record["is_default"] else "final" if record["is_final"] else "trial"
+    return kind if record["proven"] else f"{kind}, not yet replayed here"
+
+
+def stats_page(data: Mapping[str, Any]) -> RenderableType:
+    """Return the store's facts, one a line."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in data.items():
+        if name == "size_bytes":
+            table.add_row("size", size(value))
+        elif isinstance(value, Mapping):
+            table.add_row(name, ", ".join(f"{k}: {v}" for k, v in value.items()))
+        else:
+            table.add_row(name, str(value))
+    return table
+
+
+def why_page(data: Mapping[str, Any]) -> RenderableType:
+    """Return a row a kernel: has it a record, and if not, which is nearest and what differs."""
+    table = Table(title=data["line"], title_justify="left")
+    for name in ("kernel", "calls", "answer", "time", "why"):
+        table.add_column(name, justify="right" if name in ("calls", "time") else "left", overflow="fold")
+    for row in data["kernels"]:
+        known = row["record"] and math.isfinite(row["record"]["median_s"])
+        time = duration(row["record"]["median_s"]) if known and row["answer"] in ("found", "missing") else ""
+        table.add_row(row["name"], str(row["calls"]), row["answer"], time, Text(row["why"]))
+    return table
+
+
+def moved_page(data: Mapping[str, Any]) -> RenderableType:
+    """Return how many records went where, and the first of those that were refused."""
+    lines = [f"{count(data['records'], 'record')} {data['what']} {data['file']}"]
+    if "new" in data:
+        lines[0] += f", {data['new']} of them new"
+    refused = data.get("refused", [])
+    if refused:
+        lines[0] += f"; {count(len(refused), 'line')} refused:"
+        lines += [f"  {line}" for line in refused[:_REFUSED_SHOWN]]
+        lines += [f"  and {len(refused) - _REFUSED_SHOWN} more (--json has all)"] * (len(refused) > _REFUSED_SHOWN)
+    return Text("\n".join(lines))
+
+
+def pruned_page(data: Mapping[str, Any]) -> RenderableType:
+    """Return what went, or would go."""
+    gone = f"{count(data['records'], 'record')} and {count(data['kernels'], 'kernel')}"
+    sizes = f"{size(data['before_bytes'])} to {'about ' if data['dry_run'] else ''}{size(data['after_bytes'])}"
+    verb = "would be removed from" if data["dry_run"] else "removed from"
+    return Text(f"{gone} {verb} {data['store']}: {sizes}")
