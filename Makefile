@@ -41,11 +41,11 @@ test-slow: $(STAMP) ## real models and real trials
 demo: $(STAMP) ## a real model: scan, compile, tune two minutes, rebuild, verify, bench
 	$(BIN)/python -m scripts.demo
 
-bench: $(STAMP) ## all benchmark models, untuned and tuned 10 minutes each; rewrites docs/benchmarks.md
-	$(BIN)/python -m benchmarks.run --tune 10m
+bench: $(STAMP) ## all benchmark models, untuned and tuned 10 minutes each; ARGS=--resume goes on
+	$(BIN)/python -m benchmarks.run --tune 10m $(ARGS)
 
 bench-quick: $(STAMP) ## the small benchmark models, untuned and tuned briefly, in under 10 minutes
-	$(BIN)/python -m benchmarks.run --quick
+	$(BIN)/python -m benchmarks.run --quick $(ARGS)
 
 docs: $(STAMP) ## regenerate docs/reference.md from the commands' own help
 	$(BIN)/python -m scripts.reference

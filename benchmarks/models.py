@@ -199,6 +199,12 @@ def yolo_like(size: int = 320) -> onnx.ModelProto:
     return net.model("yolo_like", [net.op("Sigmoid", net.op("Concat", *heads, axis=1))])
 
 
+def one_relu() -> onnx.ModelProto:
+    """One node on four numbers: what is left is the cost of a call."""
+    net = Net()
+    return net.model("one_relu", [net.op("Relu", net.input("x", (1, 4)))])
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "resnet50": resnet50,
     "mobilenet_v2": mobilenet_v2,
@@ -206,6 +212,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "bert_base_1x128": lambda: bert(12, 768, 12, 128),
     "yolo_like_320": yolo_like,
     "minilm_l6_1x32": lambda: bert(6, 384, 12, 32),
+    "one_relu": one_relu,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 __all__ = ["CACHE", "WHEEL_MODELS", "WheelModel", "fetch"]
@@ -21,11 +21,13 @@ class WheelModel:
         package: what pip downloads, with its version.
         path: the file inside the wheel.
         shapes: dims for its dynamic inputs.
+        freeze: inputs made constants.
     """
 
     package: str
     path: str
     shapes: dict[str, tuple[int, ...]]
+    freeze: dict[str, int] = field(default_factory=dict)
 
     @property
     def file(self) -> Path:
@@ -34,12 +36,17 @@ class WheelModel:
 
 
 _PPOCR, _SILERO = "rapidocr-onnxruntime==1.4.4", "silero-vad==6.2.3"
+_VAD = {"input": (1, 576), "state": (2, 1, 128)}
 WHEEL_MODELS = {
     "ppocrv4_det": WheelModel(_PPOCR, "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx", {"x": (1, 3, 96, 384)}),
     "ppocrv4_rec": WheelModel(_PPOCR, "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx", {"x": (1, 3, 48, 240)}),
     "magika": WheelModel("magika==1.0.3", "magika/models/standard_v3_3/model.onnx", {"bytes": (1, 2048)}),
-    "silero_vad": WheelModel(
-        _SILERO, "silero_vad/data/silero_vad_op18_ifless.onnx", {"input": (1, 576), "state": (2, 1, 128)}
+    "silero_vad": WheelModel(_SILERO, "silero_vad/data/silero_vad_op18_ifless.onnx", _VAD, {"sr": 16000}),
+    "silero_vad_lstm": WheelModel(_SILERO, "silero_vad/data/silero_vad_openvino_16k.onnx", {}),
+    "smart_turn": WheelModel(
+        "pipecat-ai==1.14.0",
+        "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",
+        {"input_features": (1, 80, 800)},
     ),
 }
 

@@ -51,7 +51,8 @@ def milliseconds(bench: dict[str, Any], index: int) -> float:
     return float(bench["peers"][index]["summary"]["median_s"]) * 1e3
 
 
-def share(bench: dict[str, Any]) -> float:
+def speedup(bench: dict[str, Any]) -> float:
+    """Onnxruntime's time over ours."""
     return float(bench["peers"][1]["ratio"]["median"])
 
 
@@ -104,8 +105,8 @@ def main() -> int:
     rows = {
         "device": f"{again['device']}, {again['threads']} threads",
         "onnxruntime": f"{milliseconds(after, 1):.2f} ms",
-        "not tuned": f"{milliseconds(before, 0):.2f} ms, {share(before):.2f} of onnxruntime's time",
-        "tuned": f"{milliseconds(after, 0):.2f} ms, {share(after):.2f} of onnxruntime's time",
+        "not tuned": f"{milliseconds(before, 0):.2f} ms, {speedup(before):.2f} times as fast as onnxruntime",
+        "tuned": f"{milliseconds(after, 0):.2f} ms, {speedup(after):.2f} times as fast as onnxruntime",
         "tuning": f"{spent} trials in {budget:.0f} s ({spent / budget:.1f} a second)",
         "rebuild": f"{second:.1f} s from the store, {first / second:.0f}x faster than the tuned build",
         "whole demo": f"{time.perf_counter() - demo.started:.0f} s; files in {folder.relative_to(CACHE.parent)}",
@@ -124,7 +125,7 @@ def build_line(report: dict[str, Any]) -> None:
 def bench_line(bench: dict[str, Any]) -> None:
     for peer in bench["peers"]:
         label = f"{peer['name']} {peer['version']}".strip()
-        ratio = f"   ours takes {peer['ratio']['median']:.2f} of its time" if "ratio" in peer else ""
+        ratio = f"   {peer['ratio']['median']:.2f} of our time" if "ratio" in peer else ""
         print(f"{label:24} {peer['summary']['median_s'] * 1e3:8.2f} ms, {peer['peak_rss_bytes'] / 1e6:.0f} MB{ratio}")
 
 

@@ -111,7 +111,7 @@ def compute(model: Model, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     from tvmstack.lower.build import build_executable
 
     lowered = lower(model, detect_device())
-    machine = relax.VirtualMachine(build_executable(lowered, {}), tvm.cpu())
+    machine = relax.VirtualMachine(build_executable(lowered, {})[0], tvm.cpu())
     arrays = [feed[spec.name] for spec in model.inputs] + list(lowered.weights)
     result = machine["main"](*[tvm.runtime.tensor(np.asarray(a, order="C")) for a in arrays])
     return [result.numpy()] if hasattr(result, "numpy") else [r.numpy() for r in result]

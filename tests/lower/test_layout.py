@@ -56,7 +56,7 @@ def check(proto, device=None, atol=1e-4, feeds=None):
         for i in proto.graph.input
     }
     lowered = lower_module(import_graph(Model(onnx_ir.from_proto(proto), (), (), "", "test")), device)
-    vm = relax.VirtualMachine(build_executable(lowered, {}), tvm.cpu())
+    vm = relax.VirtualMachine(build_executable(lowered, {})[0], tvm.cpu())
     got = vm["main"](*[tvm.runtime.tensor(a) for a in (*feeds.values(), *lowered.weights)])
     got = [got.numpy()] if isinstance(got, tvm.runtime.Tensor) else [g.numpy() for g in got]
     options = onnxruntime.SessionOptions()

@@ -63,7 +63,7 @@ class Manifest:
         pipeline: {"text", "digest"}.
         plan: {"tvm_nodes", "regions"}.
         kernels: one row for each kernel: template, choice, where it came from, cost.
-        memory: {"weights_bytes", "arena_bytes"}.
+        memory: {"weights_bytes"} and the plan for intermediate results, `lower.memory.MemoryPlan`.
         threads: the default thread count.
         weights: {"dtype", "shape", "offset", "size"} of each weight in its section.
         regions: {"digest", "offset", "size"} of each region's model in its section.

@@ -29,10 +29,15 @@ def bench(
     inputs: tuple[str, ...],
     threads: int | None,
     as_json: bool,
-) -> None:
-    """Time ARTIFACT against other runtimes: same inputs, same threads, each in its own process, in turns."""
+) -> int:
+    """Time ARTIFACT against other runtimes: same inputs, same threads, each in its own process, in turns.
+
+    A peer that is not installed, or cannot run the model, is named and the others are measured; the exit code then
+    says that it was missing (4 or 5).
+    """
     from tvmstack import driver
     from tvmstack.cli.output import emit, talk
+    from tvmstack.core import errors
     from tvmstack.report.timing import bench_page
 
     report = driver.bench(
@@ -46,3 +51,4 @@ def bench(
         progress=talk,
     )
     emit(report.to_json(), as_json, bench_page)
+    return max((getattr(errors, peer.error).exit_code for peer in report.missing), default=0)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tvmstack.artifact.manifest import Manifest
     from tvmstack.core.model import Model
     from tvmstack.lower.algorithms import Picker
+    from tvmstack.lower.memory import MemoryPlan
     from tvmstack.lower.pipeline import Lowered
     from tvmstack.partition import Plan
 
@@ -256,9 +257,9 @@ def build(prepared: Prepared, chosen: Chosen, threads: int | None) -> Artifact:
     regions = [(r.digest, r.model) for r in prepared.plan.regions]
     try:
         with clock(prepared.seconds, "build"):
-            arena = build_library(prepared.lowered, chosen.choices, library)
+            memory = build_library(prepared.lowered, chosen.choices, library)
         with clock(prepared.seconds, "write"):
-            described = _manifest(prepared, chosen, arena, threads or prepared.device.cores)
+            described = _manifest(prepared, chosen, memory, threads or prepared.device.cores)
             manifest = write_artifact(path, library, prepared.lowered.weights, regions, described)
             library.unlink()
     except OSError as err:
@@ -266,7 +267,7 @@ def build(prepared: Prepared, chosen: Chosen, threads: int | None) -> Artifact:
     return Artifact(path, manifest, _report(prepared, chosen, path, manifest), folder)
 
 
-def _manifest(prepared: Prepared, chosen: Chosen, arena: int, threads: int) -> Manifest:
+def _manifest(prepared: Prepared, chosen: Chosen, memory: MemoryPlan, threads: int) -> Manifest:
     from tvmstack.artifact.manifest import Manifest
 
     plan, lowered = prepared.plan, prepared.lowered
@@ -291,7 +292,7 @@ def _manifest(prepared: Prepared, chosen: Chosen, arena: int, threads: int) -> M
             ],
         },
         kernels=[_kernel_fact(k, chosen, prepared.device) for k in lowered.kernels],
-        memory={"weights_bytes": sum(w.nbytes for w in lowered.weights), "arena_bytes": arena},
+        memory={"weights_bytes": sum(w.nbytes for w in lowered.weights), **memory.to_json()},
         threads=threads,
     )
 
@@ -320,7 +321,6 @@ def _source(model: Model) -> dict[str, Any]:
 def _report(prepared: Prepared, chosen: Chosen, path: Path, manifest: Manifest) -> dict[str, Any]:
     """Return what `compile` tells, as plain data; comparison, tuning and times are added as they happen."""
     sources = Counter(fact["source"] for fact in chosen.facts.values())
-    memory = manifest.memory
     return {
         "path": str(path),
         "size_bytes": path.stat().st_size,
@@ -332,8 +332,7 @@ def _report(prepared: Prepared, chosen: Chosen, path: Path, manifest: Manifest) 
         "regions": manifest.plan["regions"],
         "kernels": len(prepared.lowered.kernels),
         "sources": dict(sources),
-        "weights_bytes": memory.get("weights_bytes", 0),
-        "arena_bytes": memory.get("arena_bytes", 0),
+        "memory": dict(manifest.memory),
         "library_digest": manifest.digests["library"],
         "changes": list(prepared.plan.model.changes),
         "tuning": None,

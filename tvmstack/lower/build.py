@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tvmstack import schedules
-from tvmstack._tvm import tvm
+from tvmstack._tvm import relax, relax_transform, tvm
 from tvmstack.core.kernel import Choice
+from tvmstack.lower.byte_offset import TIR_PIPELINE
+from tvmstack.lower.memory import MemoryPlan, plan_memory
 from tvmstack.lower.pipeline import Lowered
 
-__all__ = ["arena_bytes", "build_executable", "build_library", "scheduled_module"]
+__all__ = ["build_executable", "build_library", "scheduled_module"]
 
 
 def scheduled_module(lowered: Lowered, choices: Mapping[str, Choice]) -> Any:
@@ -24,44 +25,44 @@ def scheduled_module(lowered: Lowered, choices: Mapping[str, Choice]) -> Any:
     return mod
 
 
-def build_executable(lowered: Lowered, choices: Mapping[str, Choice]) -> Any:
-    """Compile the scheduled module to TVM's VM executable."""
+def build_executable(lowered: Lowered, choices: Mapping[str, Choice]) -> tuple[Any, MemoryPlan]:
+    """Compile the scheduled module to TVM's VM executable; also return how it uses memory."""
+    target = tvm.target.Target(lowered.device.target())
     with tvm.transform.PassContext(opt_level=3):
-        return tvm.compile(scheduled_module(lowered, choices), target=tvm.target.Target(lowered.device.target()))
+        mod, plan = _for_the_machine(scheduled_module(lowered, choices), target)
+        return tvm.compile(mod, target=target, relax_pipeline=None, tir_pipeline=TIR_PIPELINE), plan
 
 
-def build_library(lowered: Lowered, choices: Mapping[str, Choice], path: Path) -> int:
-    """Compile and link the module into the shared library `path` without its weights; return the arena's bytes."""
-    executable = build_executable(lowered, choices)
+def build_library(lowered: Lowered, choices: Mapping[str, Choice], path: Path) -> MemoryPlan:
+    """Compile and link the module into the shared library `path` without its weights; return its memory plan."""
+    executable, plan = build_executable(lowered, choices)
     executable.export_library(str(path))
-    return arena_bytes(executable)
+    return plan
 
 
-def arena_bytes(executable: Any) -> int:
-    """Return the bytes of the storages that one run plans for intermediate results and outputs."""
-    pool = _constant_pool(str(executable.stats()))
-    total = 0
-    for line in str(executable.as_text()).splitlines():
-        found = re.search(r"vm\.builtin\.alloc_storage in: %vm, c\[(\d+)\]", line)
-        size = re.fullmatch(r"shapetuple\[(\d+)\]", pool[int(found.group(1))]) if found else None
-        total += int(size.group(1)) if size else 0
-    return total
-
-
-def _constant_pool(stats: str) -> list[str]:
-    """Split the constant pool in the statistics of an executable at its top-level commas."""
-    start = stats.index("Constant pool")
-    # TVM prints the empty shape as "shapetupl]"
-    text = stats[stats.index("[", start) + 1 :].replace("shapetupl]", "shapetuple[]")
-    items, depth, quoted, item = [], 0, False, ""
-    for char in text:
-        quoted ^= char == '"'
-        depth += 0 if quoted else (char in "[(") - (char in "])")
-        if depth < 0:
-            break
-        if char == "," and depth == 0 and not quoted:
-            items.append(item.strip())
-            item = ""
-        else:
-            item += char
-    return [*items, item.strip()]
+def _for_the_machine(mod: Any, target: Any) -> tuple[Any, MemoryPlan]:
+    """Lower `main` to calls of the virtual machine: TVM's default passes with our memory plan in the place of its."""
+    with target:
+        mod = tvm.transform.Sequential(
+            [
+                relax.backend.DispatchSampling(),
+                relax.backend.DispatchSortScan(),
+                relax_transform.LegalizeOps(),
+                relax_transform.RewriteDataflowReshape(),
+                relax_transform.ToNonDataflow(),
+                relax_transform.RemovePurityChecking(),
+                relax_transform.CallTIRRewrite(),
+            ]
+        )(mod)
+        mod, plan = plan_memory(mod)
+        mod = tvm.transform.Sequential(
+            [
+                relax_transform.LowerAllocTensor(),
+                relax_transform.KillAfterLastUse(),
+                relax_transform.LowerRuntimeBuiltin(),
+                relax_transform.ComputePrimValue(),
+                relax_transform.VMShapeLower(),
+                relax_transform.AttachGlobalSymbol(),
+            ]
+        )(mod)
+    return mod, plan

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 from tvmstack.core import errors
 from tvmstack.measure.stats import Ratio, Summary, ratio, summarise
 
-__all__ = ["BenchReport", "PeerResult", "PeerSpec", "bench"]
+__all__ = ["BenchReport", "MissingPeer", "PeerResult", "PeerSpec", "bench"]
 
 # After a round the peer's worker threads may still spin for some milliseconds; the next peer waits them out.
 _PAUSE_S = 0.03
@@ -73,24 +73,40 @@ class PeerResult:
 
 
 @dataclass(frozen=True)
+class MissingPeer:
+    """A peer that could not be measured, and why in one sentence; `error` names the class of `core.errors`."""
+
+    name: str
+    reason: str
+    error: str
+
+
+@dataclass(frozen=True)
 class BenchReport:
-    """All peers; the first is the one the ratios are of."""
+    """All peers; the first is ours, which the others are set against."""
 
     peers: tuple[PeerResult, ...]
     threads: int
     device: str
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    missing: tuple[MissingPeer, ...] = ()
 
     def ratio(self, index: int) -> Ratio:
-        """Return the first peer's time over that of peer `index`."""
-        return ratio(self.peers[0].rounds, self.peers[index].rounds)
+        """Return the time of peer `index` over the first's: above 1 the first is ahead."""
+        return ratio(self.peers[index].rounds, self.peers[0].rounds)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as plain data; `ratio` is ours over theirs, so below 1 is faster."""
+        """Return the report as plain data; `ratio` is a peer's time over ours, so above 1 we are ahead."""
         rows = [p.to_json() for p in self.peers]
         for index, row in enumerate(rows[1:], 1):
             row["ratio"] = self.ratio(index).to_json()
-        return {"device": self.device, "threads": self.threads, "peers": rows, "notes": list(self.notes)}
+        return {
+            "device": self.device,
+            "threads": self.threads,
+            "peers": rows,
+            "missing": [asdict(m) for m in self.missing],
+            "notes": list(self.notes),
+        }
 
 
 class _Peer:
@@ -113,12 +129,20 @@ class _Peer:
         self._request = {"kind": spec.kind, "path": str(spec.path), "inputs": str(inputs), "threads": threads}
 
     def __enter__(self) -> _Peer:
-        self.version = self._ask(self._request)["version"]
+        try:
+            self.version = self._ask(self._request)["version"]
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
         with contextlib.suppress(BrokenPipeError):
             if self._process.stdin:
                 self._process.stdin.close()
@@ -147,6 +171,8 @@ class _Peer:
         answer: dict[str, Any] = json.loads(line) if line else self._death()
         if "error" in answer:
             kind = getattr(errors, answer["class"], errors.BackendError)
+            if kind is errors.SetupError:
+                raise kind(f"{self.spec.name} was not measured: {answer['error']}")
             raise kind(f"{self.spec.name} could not run {Path(self.spec.path).name}: {answer['error']}")
         return answer
 
@@ -176,7 +202,7 @@ def bench(
     """Measure peers on the same inputs and threads, in turns.
 
     Args:
-        peers: who; the first is what the ratios are of.
+        peers: who; the first is what the others are set against.
         inputs: what all are fed.
         threads: threads each may use.
         device: the device's id, kept in the report.
@@ -184,15 +210,19 @@ def bench(
         seconds: length of one turn.
         progress: called with a line before each round.
 
+    A peer other than the first that is not installed or cannot run the model is told of in `missing`; the rest are
+    measured.
+
     Raises:
-        SetupError: a peer is not installed.
-        BackendError: a peer cannot run the model.
+        SetupError: the first peer is not installed.
+        BackendError: the first peer cannot run the model, or one dies while it is measured.
+        UsageError: a peer's kind is unknown.
     """
     notes = _busy_notes()
     with tempfile.TemporaryDirectory(prefix="tvmstack-bench-") as folder, contextlib.ExitStack() as stack:
         stored = Path(folder) / "inputs.npz"
         np.savez(stored, **dict(inputs))  # type: ignore[arg-type]
-        running = [stack.enter_context(_Peer(spec, stored, threads)) for spec in peers]
+        running, missing = _start(peers, stored, threads, stack)
         for index in range(rounds):
             if progress:
                 progress(f"round {index + 1} of {rounds}")
@@ -200,7 +230,23 @@ def bench(
             for peer in order:
                 time.sleep(_PAUSE_S)
                 peer.measure(seconds)
-        return BenchReport(tuple(p.result() for p in running), threads, device, notes)
+        return BenchReport(tuple(p.result() for p in running), threads, device, notes, tuple(missing))
+
+
+def _start(
+    peers: Sequence[PeerSpec], inputs: Path, threads: int, stack: contextlib.ExitStack
+) -> tuple[list[_Peer], list[MissingPeer]]:
+    """Start one process after the other, each as far as its first inference."""
+    running: list[_Peer] = []
+    missing: list[MissingPeer] = []
+    for spec in peers:
+        try:
+            running.append(stack.enter_context(_Peer(spec, inputs, threads)))
+        except (errors.SetupError, errors.BackendError) as err:
+            if not running:
+                raise
+            missing.append(MissingPeer(spec.name, str(err), type(err).__name__))
+    return running, missing
 
 
 def _busy_notes() -> tuple[str, ...]:

@@ -65,9 +65,9 @@ def summarise(samples: Sequence[float]) -> Summary:
     return Summary(len(samples), median, quantile(samples, 0.1), quantile(samples, 0.9), mad, min(samples))
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Return ours over theirs, round by round: a slow phase of the machine falls on both sides of its own round."""
-    rounds = [a / b for a, b in zip(ours, theirs, strict=True)]
+def ratio(times: Sequence[float], base: Sequence[float]) -> Ratio:
+    """Return times over base, round by round: a slow phase of the machine falls on both sides of its own round."""
+    rounds = [a / b for a, b in zip(times, base, strict=True)]
     return Ratio(statistics.median(rounds), min(rounds), max(rounds))
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tvmstack.report.words import count, duration, size
 
-__all__ = ["build_page", "check_page", "manifest_page", "outputs_page", "verification_page"]
+__all__ = ["build_page", "check_page", "manifest_page", "memory_line", "outputs_page", "verification_page"]
 
 
 def build_page(report: Mapping[str, Any]) -> RenderableType:
@@ -24,7 +24,7 @@ def build_page(report: Mapping[str, Any]) -> RenderableType:
     table.add_row("device", f"{report['device']}, {count(report['threads'], 'thread')}")
     table.add_row("nodes", _owners(report["tvm_nodes"], report["regions"]))
     table.add_row("kernels", f"{report['kernels']} ({_counted(report['sources'])})")
-    table.add_row("memory", f"weights {size(report['weights_bytes'])}, arena {size(report['arena_bytes'])}")
+    table.add_row("memory", memory_line(report["memory"]))
     if report["tuning"]:
         tuning = report["tuning"]
         table.add_row("tuning", f"{tuning['trials']} trials in {duration(tuning['seconds'])}")
@@ -53,6 +53,19 @@ def verification_line(result: Mapping[str, Any] | None) -> str:
     return f"{words}, allowed {result['tolerance']:.0e}" if "tolerance" in result else words
 
 
+def memory_line(memory: Mapping[str, int]) -> str:
+    """Return what a run needs beside its inputs: weights, arena and how good its plan is, outputs."""
+    words = f"weights {size(memory['weights_bytes'])}, arena {size(memory['arena_bytes'])}"
+    if not memory.get("live_bytes"):
+        return words
+    ratio = memory["arena_bytes"] / memory["live_bytes"]
+    return (
+        f"{words} ({ratio:.2f} of the {size(memory['live_bytes'])} alive at once; "
+        f"{count(memory['tensors'], 'tensor')} of {size(memory['tensors_bytes'])} in all, "
+        f"{count(memory['views'], 'reshape')} in place), outputs {size(memory['output_bytes'])}"
+    )
+
+
 def manifest_page(data: Mapping[str, Any], kernels: bool) -> RenderableType:
     """Return an artifact's manifest for people, with every kernel where asked."""
     table = _pairs()
@@ -67,7 +80,7 @@ def manifest_page(data: Mapping[str, Any], kernels: bool) -> RenderableType:
     table.add_row("outputs", _specs(data["outputs"]))
     table.add_row("nodes", _owners(data["plan"]["tvm_nodes"], data["plan"]["regions"]))
     table.add_row("kernels", f"{len(data['kernels'])} ({_counted(Counter(k['source'] for k in data['kernels']))})")
-    table.add_row("memory", ", ".join(f"{k.removesuffix('_bytes')} {size(v)}" for k, v in data["memory"].items()))
+    table.add_row("memory", memory_line(data["memory"]))
     table.add_row("threads", str(data["threads"]))
     table.add_row("compared", verification_line(data["verification"]))
     parts: list[RenderableType] = [table]

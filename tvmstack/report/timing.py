@@ -15,14 +15,15 @@ __all__ = ["bench_page", "profile_page"]
 
 
 def bench_page(data: Mapping[str, Any]) -> RenderableType:
-    """Return a row a peer: median, spread, how our time relates to it, peak memory."""
+    """Return a row a peer: median, spread, its time over ours, peak memory."""
     table = Table(title=f"{data['threads']} threads on {data['device'] or 'this machine'}", title_justify="left")
-    for name in ("program", "median", "10 %", "90 %", "runs", "ours / its time", "peak memory"):
+    for name in ("program", "median", "10 %", "90 %", "runs", "its time / ours", "peak memory"):
         table.add_column(name, justify="left" if name == "program" else "right", no_wrap=True)
     for peer in data["peers"]:
         table.add_row(*_bench_row(peer))
     notes = [Text(note) for note in data["notes"]]
-    return Group(table, *notes)
+    missing = [Text(peer["reason"], style="yellow") for peer in data["missing"]]
+    return Group(table, *missing, *notes)
 
 
 def _bench_row(peer: Mapping[str, Any]) -> list[str]:
