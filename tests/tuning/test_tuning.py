@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +14,12 @@ from tvmstack import schedules
 from tvmstack._tvm import te, topi
 from tvmstack.core.device import detect_device
 from tvmstack.core.errors import TuningError
-from tvmstack.core.kernel import Choice, Kernel
+from tvmstack.core.kernel import Choice, Kernel, site_kernel
 from tvmstack.lower import kernels
 from tvmstack.lower.pipeline import workload_text
 from tvmstack.store import KeyContext, open_store
 from tvmstack.tuning import tune
+from tvmstack.tuning.model import DECISIONS, CostModel
 from tvmstack.tuning.pool import BUILD_S, Pool, WorkerLost, _Process
 from tvmstack.tuning.search import Search
 
@@ -163,9 +166,9 @@ def test_wrong_values_are_refused(monkeypatch):
 def test_a_second_run_compares_values_as_well(store, monkeypatch):
     kernel, order, run = dense_kernel(), [], Pool.run
 
-    def watched(pool, kernel, slot, is_default):
+    def watched(pool, kernel, slot, is_default, limit_s=None):
         order.append(is_default)
-        return run(pool, kernel, slot, is_default)
+        return run(pool, kernel, slot, is_default, limit_s)
 
     monkeypatch.setattr(Pool, "run", watched)
     tune([kernel], DEVICE, "p", store, trials=3)
@@ -217,3 +220,59 @@ def test_a_kernel_without_a_template_is_searched_by_sketches(store):
     assert any(r.status == "ok" for r in traces)
     best = store.best(kernel, KeyContext.current(DEVICE, "p"))
     assert schedules.apply(func, best.choice, DEVICE) is not None
+
+
+@pytest.mark.null
+def test_the_cost_model_carries_over_to_a_kernel_it_has_not_seen():
+    taught, choices = CostModel(), fake_search().pool
+    for rows in (24, 48, 96):
+        taught.learn("dense", dense_kernel(rows).workload, [(c, rows * fake_time(c)) for c in choices[::3]])
+    ranked = taught.rank("dense", dense_kernel(72).workload, choices)
+    assert np.mean([fake_time(c) for c in ranked[:10]]) < np.mean([fake_time(c) for c in choices]) * 0.85
+    assert CostModel().rank("dense", "", choices) == []
+
+
+@pytest.mark.null
+def test_the_cost_model_knows_every_decision_of_the_templates():
+    from tvmstack.schedules.cpu import TEMPLATES
+
+    func = dense_kernel().func
+    assert set(schedules.space(func, DEVICE)) <= set(DECISIONS)
+    assert {t.name for t in TEMPLATES.values()} >= {"conv2d_nchwc", "winograd", "dense", "attention"}
+
+
+@pytest.mark.cpu
+def test_weights_are_cold_and_a_hopeless_candidate_runs_once(monkeypatch):
+    from tvmstack.tuning import worker
+
+    monkeypatch.setattr(worker, "_COLD_BYTES", 1)
+    monkeypatch.setattr(worker, "_WEIGHT_BYTES", 100_000)
+    kernel = worker._Kernel(dense_kernel().func, DEVICE, [1])
+    kernel.build(schedules.default_choice(kernel.func, DEVICE).to_json(), 0)
+    assert len(kernel.run(0, True)) == worker._REPEATS
+    assert len(kernel.sets) == -(-100_000 // (64 * 128 * 4))
+    assert all(s[0] is kernel.sets[0][0] and s[2] is kernel.sets[0][2] for s in kernel.sets)
+    assert len({id(s[1]) for s in kernel.sets}) == len(kernel.sets)
+    assert len(kernel.run(0, False, limit_s=0.0)) == 1
+
+
+@pytest.mark.cpu
+def test_the_algorithms_of_a_convolution_are_compared_and_the_faster_is_recorded(store, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("tvmstack.tuning.tune"), "_BEHIND", 100.0)
+    x, rest = te.placeholder((24, 64), name="x"), te.placeholder((8, 64, 16), name="w")
+    site = "n1c8h9w9o8p1_conv3x3"
+
+    def kernel(algorithm, repeat):
+        func = te.create_prim_func([x, rest, te.compute((24, 128), lambda i, j: repeat * 1.0 + y[i, j])])
+        func = func.with_attr("global_symbol", algorithm)
+        return replace(
+            dense_kernel(), name=algorithm, func=func, workload=workload_text(func), algorithm=algorithm, site=site
+        )
+
+    y = kernels.dense(x, rest, 128)
+    now, other = kernel("direct", 1), kernel("winograd2", 2)
+    tune([now], DEVICE, "p", store, trials=6, alternatives=[other])
+    records = store.trials(site_kernel(site), KeyContext.current(DEVICE, "p"))
+    assert {r.choice.decisions["name"] for r in records} <= {"direct", "winograd2"}
+    assert any(r.is_default and r.choice.decisions["name"] == "direct" for r in records)
+    assert all(r.is_final and r.median_s > 0 for r in records)

@@ -56,6 +56,7 @@ class Kernel:
         template: the template of `schedules/` that serves it, "meta_schedule" where none does.
         algorithm: what computes it where several algorithms could, like "winograd4"; else "".
         site: the convolution that those algorithms compute, in one word; else "".
+        weights: positions of the arguments that are weights, which come from memory and not from a cache.
         nodes: names of the ONNX nodes it computes, as far as they are known.
     """
 
@@ -68,6 +69,7 @@ class Kernel:
     template: str
     algorithm: str = ""
     site: str = ""
+    weights: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
 
 

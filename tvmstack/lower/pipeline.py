@@ -139,11 +139,14 @@ def _kernels(mod: Any) -> tuple[Kernel, ...]:
     from tvmstack import schedules
 
     calls: dict[str, int] = {}
+    weights: dict[str, tuple[int, ...]] = {}
+    lifted = set(mod["main"].params[int(mod["main"].attrs["num_input"]) :])
 
     def count(expr: Any) -> None:
         if isinstance(expr, tvm.ir.Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name == "relax.call_tir":
             name = expr.args[0].name_hint
             calls[name] = calls.get(name, 0) + 1
+            weights[name] = tuple(i for i, arg in enumerate(expr.args[1].fields) if arg in lifted)
 
     relax.analysis.post_order_visit(mod["main"], count)
     found = []
@@ -162,6 +165,7 @@ def _kernels(mod: Any) -> tuple[Kernel, ...]:
                     template=schedules.template_name(func),
                     algorithm=algorithm,
                     site=site,
+                    weights=weights.get(gv.name_hint, ()),
                 )
             )
     return tuple(sorted(found, key=lambda k: (-k.flops * k.calls, k.name)))

@@ -288,6 +288,10 @@ class Store:
             _log.warning("the store %s holds damaged records, which are left aside: %s", self.name, err)
         self._told = True
 
+    def shipped_records(self) -> list[Record]:
+        """Return the records that come with tvmstack; none where the store was opened without them."""
+        return self.shipped.all() if self.shipped else []
+
     def _shipped_alike(self, kernel: Kernel) -> list[Record]:
         return self.shipped.alike(structure_digest(kernel.workload)) if self.shipped else []
 

@@ -26,7 +26,7 @@ __all__ = [
     "workload_digest",
 ]
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 """How a kernel is measured; raised when times stop being comparable."""
 
 FIELDS = ("device", "target", "versions", "pipeline", "schedules", "protocol")

@@ -27,6 +27,10 @@ class Shipped:
         """Return the records of kernels of this structure."""
         return self._by_structure.get(structure, [])
 
+    def all(self) -> list[Record]:
+        """Return every record."""
+        return [record for found in self._by_structure.values() for record in found]
+
     @functools.cached_property
     def _by_structure(self) -> dict[str, list[Record]]:
         found: dict[str, list[Record]] = {}

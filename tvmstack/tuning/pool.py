@@ -142,8 +142,8 @@ class Pool:
             failures[kernel.name][slot] = f"build: {err}"
             del waiting[index]
 
-    def run(self, kernel: Kernel, slot: int, is_default: bool) -> list[float]:
-        """Run a built candidate alone on the machine; return the seconds of its repeats.
+    def run(self, kernel: Kernel, slot: int, is_default: bool, limit_s: float | None = None) -> list[float]:
+        """Run a built candidate alone on the machine; return the seconds of its repeats, one if it is over the limit.
 
         Raises:
             WorkerLost: it crashed or hung; what the worker had built is gone.
@@ -152,7 +152,8 @@ class Pool:
         start = time.monotonic()
         worker = self._workers[self._at(kernel)]
         try:
-            worker.send({"do": "run", "name": kernel.name, "slot": slot, "is_default": is_default})
+            message = {"do": "run", "name": kernel.name, "slot": slot, "is_default": is_default, "limit_s": limit_s}
+            worker.send(message)
             answer = worker.receive(RUN_S)
         finally:
             self.seconds["run"] += time.monotonic() - start
@@ -184,7 +185,8 @@ class Pool:
         if kernel.name in worker.known:
             return
         func = str(tvm.ir.save_json(tvm.IRModule({"main": kernel.func})))
-        worker.send({"do": "kernel", "name": kernel.name, "func": func, "device": self._device.to_json()})
+        about = {"func": func, "device": self._device.to_json(), "weights": list(kernel.weights)}
+        worker.send({"do": "kernel", "name": kernel.name, **about})
         answer = worker.receive(BUILD_S)
         if not answer["ok"]:
             raise TuningError(f"a worker cannot take kernel {kernel.name}: {answer['reason']}")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from tvmstack.core.kernel import Choice, Kernel
+from tvmstack.tuning.model import CostModel
 
 __all__ = ["Search"]
 
-_ENOUGH_TO_LEARN = 12
 _RANDOM_SHARE = 0.15
 # Rounds without a gain after which a kernel is done, unless little of its space has been seen.
 _PATIENCE = 3
@@ -28,6 +26,7 @@ class Search:
         kernel: what is tuned.
         default: the choice of an untuned build; always measured first.
         pool: the other candidates.
+        model: what predicts their times; shared by the searches of a run.
         times: median seconds of each choice measured, infinite where it failed, by the choice's text.
         stale: rounds since the best last improved.
     """
@@ -35,6 +34,7 @@ class Search:
     kernel: Kernel
     default: Choice
     pool: list[Choice]
+    model: CostModel = field(default_factory=CostModel)
     seeds: list[Choice] = field(default_factory=list)
     times: dict[str, float] = field(default_factory=dict)
     stale: int = 0
@@ -67,9 +67,10 @@ class Search:
     def propose(self, count: int) -> list[Choice]:
         """Return up to `count` choices not measured yet."""
         if self.default.text not in self.times:
-            first = [self.default, *self._near(self.default, count // 2)]
-            return _distinct([*first[:1], *self.seeds, *first[1:], *self._some(count)], self.times, count)
-        ranked = self._by_model() if len(self.times) >= _ENOUGH_TO_LEARN else []
+            ranked = self.model.rank(self.kernel.template, self.kernel.workload, self._left())
+            near = self._near(self.default, count // 2)
+            return _distinct([self.default, *self.seeds, *ranked[:count], *near, *self._some(count)], self.times, count)
+        ranked = self.model.rank(self.kernel.template, self.kernel.workload, self._left())
         best = self.best
         near = self._near(_choice(best[0], self.pool, self.default), count // 2) if best else []
         lucky = self._some(max(1, round(count * _RANDOM_SHARE)))
@@ -78,6 +79,9 @@ class Search:
 
     def learn(self, measured: Mapping[str, float]) -> None:
         """Take in a round's results."""
+        known = {c.text: c for c in [self.default, *self.pool]}
+        rows = [(known[text], seconds) for text, seconds in measured.items() if text in known]
+        self.model.learn(self.kernel.template, self.kernel.workload, rows)
         before = self.best
         self.times.update(measured)
         after = self.best
@@ -96,29 +100,6 @@ class Search:
             return sum(a != b for a, b in pairs), sum(abs(math.log2((a + 1) / (b + 1))) for a, b in pairs)
 
         return sorted((c for c in self._left() if c.decisions.keys() == centre.decisions.keys()), key=distance)[:count]
-
-    def _by_model(self) -> list[Choice]:
-        """Rank what is left by a regression of log time on the decisions (gradient-boosted trees)."""
-        import xgboost
-
-        known = {c.text: c for c in [self.default, *self.pool]}
-        seen = [(known[t], s) for t, s in self.times.items() if t in known and math.isfinite(s)]
-        left = self._left()
-        if len(seen) < _ENOUGH_TO_LEARN or not left:
-            return []
-        data = xgboost.DMatrix(_features([c for c, _ in seen]), label=np.log([s for _, s in seen]))
-        model = xgboost.train({"max_depth": 4, "eta": 0.25, "nthread": 1, "verbosity": 0}, data, num_boost_round=40)
-        scores = model.predict(xgboost.DMatrix(_features(left)))
-        return [left[i] for i in np.argsort(scores)]
-
-
-def _features(choices: Sequence[Choice]) -> np.ndarray:
-    """Return the decisions, their logarithms and the products of the tile's sides."""
-    names = sorted(choices[0].decisions)
-    rows = np.array([[float(c.decisions.get(n, 0)) for n in names] for c in choices])
-    tile = [i for i, n in enumerate(names) if n in ("oh", "ow", "oc", "m", "n")]
-    area = rows[:, tile].prod(axis=1, keepdims=True) if tile else np.ones((len(rows), 1))
-    return np.hstack([rows, np.log2(rows + 1), area])
 
 
 def _choice(text: str, pool: Iterable[Choice], default: Choice) -> Choice:

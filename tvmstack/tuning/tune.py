@@ -7,7 +7,7 @@ import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ from tvmstack.core.errors import TuningError
 from tvmstack.core.kernel import Choice, Kernel, site_kernel
 from tvmstack.store import KeyContext, Record, Store
 from tvmstack.store.record import OK
+from tvmstack.tuning.model import CostModel
 from tvmstack.tuning.pool import Pool, WorkerLost
 from tvmstack.tuning.report import Progress, TaskReport, TuningReport
 from tvmstack.tuning.search import Search
@@ -27,10 +28,14 @@ __all__ = ["tune"]
 
 _log = logging.getLogger(__name__)
 
-_FIRST, _BATCH = 6, 8
+_FIRST, _BATCH = 5, 8
+# How many of the store's latest records teach the cost model before the first trial.
+_LESSONS = 4000
 # The last part of a time budget is kept for measuring the finalists again, in turns with the default.
 _FINAL_SHARE, _FINAL_ROUNDS, _FINALISTS = 0.15, 3, 2
 _NOISE = 0.02
+# A candidate this many times slower than the best in its first repeat gets no other.
+_HOPELESS = 1.3
 # An algorithm whose best kernels take this many times as long as another's gets no more trials.
 _BEHIND = 1.25
 # How long beyond the budget the comparison of algorithms may take.
@@ -175,14 +180,15 @@ class _Run:
         if slot in failures:
             return self._failed(task, choice, failures[slot])
         try:
-            times = self._run_one(task, choice)
+            best = task.search.best
+            times = self._run_one(task, choice, _HOPELESS * best[1] if best else None)
         except WorkerLost as lost:
             return self._failed(task, choice, f"run: {lost}")
         except TuningError as err:
             return self._failed(task, choice, str(err))
         return self._record(task, choice, times)
 
-    def _run_one(self, task: _Task, choice: Choice) -> list[float]:
+    def _run_one(self, task: _Task, choice: Choice, limit_s: float | None = None) -> list[float]:
         """Run a choice; what a lost worker held is built again, and the default runs first: it gives the values."""
         kernel, default = task.kernel, task.search.default
         is_default = choice == default
@@ -194,7 +200,7 @@ class _Run:
                 raise TuningError(failures[task.slots[needs.text]])
         if not is_default and not self.pool.has_reference(kernel):
             self.pool.run(kernel, task.slots[default.text], True)
-        return self.pool.run(kernel, task.slots[choice.text], is_default)
+        return self.pool.run(kernel, task.slots[choice.text], is_default, limit_s)
 
     def _failed(self, task: _Task, choice: Choice, reason: str) -> Record:
         self.failures[reason.split(":")[0]] += 1
@@ -375,12 +381,13 @@ def _tasks(
     for kernel in (*kernels, *alternatives):
         calls[kernel.workload] += kernel.calls
     total = sum(k.calls * k.flops for k in kernels)
+    model = _taught(store, context, extra | {k.workload for k in kernels})
     tasks = []
     for workload, kernel in {k.workload: k for k in (*kernels, *alternatives)}.items():
         pool = [Choice(kernel.template, d) for d in schedules.candidates(kernel.func, device)]
         default = schedules.default_choice(kernel.func, device)
         if pool:
-            search = Search(kernel, default, pool)
+            search = Search(kernel, default, pool, model)
         elif kernel.template == "generic" and calls[workload] * kernel.flops >= _SKETCH_SHARE * total:
             search = Sketches(kernel, default, device)
         else:
@@ -390,11 +397,25 @@ def _tasks(
         seeds = [c for c in near if c.text in known or c.template == "meta_schedule"]
         search.seeds = seeds[:3]
         task = _Task(kernel, calls[workload], search, is_alternative=workload in extra)
-        for record in store.trials(kernel, context):
+        known_records = store.trials(kernel, context)
+        for record in known_records:
             search.times[record.choice.text] = record.median_s
             task.choices[record.choice.text] = record.choice
+        model.learn(kernel.template, workload, ((r.choice, r.median_s) for r in known_records))
         tasks.append(task)
     return sorted(tasks, key=lambda t: -t.kernel.flops * t.calls)
+
+
+def _taught(store: Store, context: KeyContext, mine: Collection[str]) -> CostModel:
+    """Return a cost model that knows what was measured of other kernels: the store's latest records, the shipped."""
+    model = CostModel()
+    lessons: dict[tuple[str, str], list[tuple[Choice, float]]] = {}
+    for record in (*store.records(_LESSONS), *store.shipped_records()):
+        if record.status == OK and record.schedules == context.schedules and record.workload not in mine:
+            lessons.setdefault((record.template, record.workload), []).append((record.choice, record.median_s))
+    for (template, workload), times in lessons.items():
+        model.learn(template, workload, times)
+    return model
 
 
 def _row(task: _Task) -> TaskReport:
