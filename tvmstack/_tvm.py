@@ -11,6 +11,7 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax import transform as relax_transform
+from tvm.relax import vm_build
 from tvm.s_tir import SBlockRealize, Schedule, renew_defs
 from tvm.s_tir.schedule import trace as schedule_trace
 
@@ -30,6 +31,8 @@ __all__ = [
     "tirx",
     "topi",
     "tvm",
+    "vm_codegen",
+    "vm_link",
 ]
 
 
@@ -88,6 +91,19 @@ def runner_result(seconds: float | None) -> Any:
 
     failed = "failed" if seconds is None else None
     return ms.runner.RunnerResult(None if seconds is None else [seconds], failed)
+
+
+def vm_codegen(mod: Any) -> tuple[Any, Any]:
+    """Return the byte code of a lowered module's Relax functions under construction, and a module of its kernels."""
+    builder = relax.ExecBuilder()
+    rest = vm_build._vmcodegen(builder, mod, "bytecode")
+    return builder, vm_build._filter_tir(rest) or tvm.IRModule({}, attrs=mod.attrs)
+
+
+def vm_link(builder: Any, target: Any, libraries: list[Any]) -> Any:
+    """Return the executable of byte code and compiled kernels."""
+    first, *others = libraries or [None]
+    return relax.VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, others, {}))
 
 
 def light_intrinsics() -> None:

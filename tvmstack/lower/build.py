@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from tvmstack import schedules
-from tvmstack._tvm import relax, relax_transform, tvm
+from tvmstack._tvm import relax, relax_transform, tvm, vm_codegen, vm_link
 from tvmstack.core.kernel import Choice
 from tvmstack.lower.byte_offset import TIR_PIPELINE
 from tvmstack.lower.memory import MemoryPlan, plan_memory
 from tvmstack.lower.pipeline import Lowered
 
 __all__ = ["build_executable", "build_library", "scheduled_module"]
+
+_PARTS = 8
 
 
 def scheduled_module(lowered: Lowered, choices: Mapping[str, Choice]) -> Any:
@@ -30,7 +34,25 @@ def build_executable(lowered: Lowered, choices: Mapping[str, Choice]) -> tuple[A
     target = tvm.target.Target(lowered.device.target())
     with tvm.transform.PassContext(opt_level=3):
         mod, plan = _for_the_machine(scheduled_module(lowered, choices), target)
-        return tvm.compile(mod, target=target, relax_pipeline=None, tir_pipeline=TIR_PIPELINE), plan
+        builder, kernels = vm_codegen(mod)
+    return vm_link(builder, target, _code(kernels, target)), plan
+
+
+def _code(kernels: Any, target: Any) -> list[Any]:
+    """Compile the kernels to machine code in a fixed number of modules, several at a time.
+
+    LLVM works on one module with one core, and its calls let other threads run. The division depends on the kernels'
+    names only, so the library is the same whichever machine makes it.
+    """
+    functions = sorted(kernels.functions.items(), key=lambda item: item[0].name_hint)
+    parts = [dict(functions[i::_PARTS]) for i in range(min(_PARTS, len(functions)))]
+
+    def compile_part(part: dict[Any, Any]) -> Any:
+        with tvm.transform.PassContext(opt_level=3):
+            return tvm.tirx.build(tvm.IRModule(part, attrs=kernels.attrs), target=target, pipeline=TIR_PIPELINE)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(compile_part, parts))
 
 
 def build_library(lowered: Lowered, choices: Mapping[str, Choice], path: Path) -> MemoryPlan:
