@@ -104,3 +104,36 @@ def test_the_page_says_how_good_the_plan_is() -> None:
         "weights 1.0 KiB, arena 2.0 KiB (2.00 of the 1.0 KiB alive at once; 3 tensors of 4.0 KiB in all, "
         "1 reshape in place), outputs 512 B"
     )
+
+
+def joined(axis: int = 1) -> onnx.ModelProto:
+    """Two convolutions joined, the result joined with its own convolution, and a convolution of the whole."""
+    rng = np.random.default_rng(0)
+    shapes = {"w0": (16, 16, 1, 1), "w1": (32, 16, 1, 1), "w2": (16, 48, 1, 1), "w3": (16, 64, 1, 1)}
+    if axis == 2:
+        shapes = {"w0": (32, 16, 1, 1), "w1": (32, 16, 1, 1), "w2": (32, 32, 1, 1), "w3": (16, 32, 1, 1)}
+    weights = [
+        onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 8, name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"]),
+        helper.make_node("Conv", ["x", "w1"], ["b"]),
+        helper.make_node("Concat", ["a", "b"], ["ab"], axis=axis),
+        helper.make_node("Conv", ["ab", "w2"], ["c"]),
+        helper.make_node("Concat", ["ab", "c"], ["abc"], axis=axis),
+        helper.make_node("Conv", ["abc", "w3"], ["d"]),
+        helper.make_node("Relu", ["d"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 6, 5])
+    graph = helper.make_graph(nodes, "joined", [image], ends, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@cpu
+@pytest.mark.parametrize(("axis", "count"), [(1, 2), (2, 0)])
+def test_a_concatenation_is_written_in_place_where_its_parts_lie_one_behind_the_other(axis: int, count: int) -> None:
+    artifact = driver.compile(joined(axis), store=":memory:")
+    assert artifact.report["verification"]["cases"] > 0
+    assert artifact.manifest.memory["joined"] == count

@@ -22,6 +22,7 @@ __all__ = [
     "dense",
     "depthwise_conv2d_nchwc",
     "from_blocked",
+    "interleave_nchwc",
     "layer_norm",
     "padded_extent",
     "pool2d_nchwc",
@@ -90,6 +91,22 @@ def _padded_input(x: Any, pads: Sequence[int], block: int | None, need: tuple[in
     inner = shape[4] if block is None else block
     chunks = shape[1] if block is None else shape[1] // block
     return te.compute((shape[0], chunks, rows, cols, inner), value, name="pad_input")
+
+
+def interleave_nchwc(x: Any, strides: Sequence[int], crop: Sequence[int], size: Sequence[int]) -> Any:
+    """(N, sh*sw*C/c, H, W, c) -> (N, C/c, *size, c): output (y, xx) is phase ((y + top) mod sh, (xx + left) mod sw)."""
+    (sh, sw), (top, left) = strides, crop
+    n, chunks, rows, cols, block = _shape(x)
+    panels = chunks // (sh * sw)
+    is_whole = (size[0] - 1 + top) // sh < rows and (size[1] - 1 + left) // sw < cols
+
+    def item(b: Any, o: Any, y: Any, xx: Any, c: Any) -> Any:
+        py, px = y + top, xx + left
+        value = x[b, (py % sh * sw + px % sw) * panels + o, py // sh, px // sw, c]
+        inside = tirx.all(py // sh < rows, px // sw < cols)
+        return value if is_whole else tirx.if_then_else(inside, value, tirx.const(0, x.dtype))
+
+    return te.compute((n, panels, size[0], size[1], block), item, name="interleave")
 
 
 def concat(*parts: Any, axis: int) -> Any:

@@ -4,13 +4,17 @@ TVM's StaticPlanBlockMemory reuses whole storages, one tensor at a time: on the 
 what is alive at once. Placing tensors at offsets, the largest first, takes just that on nearly all of them. Kernels
 must then accept tensors that do not begin where their storage does: see `byte_offset`.
 
+A concatenation whose parts lie one behind the other in its result costs nothing: the parts are placed there, their
+kernels write them there, and the copy is dropped.
+
 Outputs keep storages of their own, because a caller may hold on to one of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +24,7 @@ __all__ = ["MemoryPlan", "Span", "place", "plan_memory"]
 
 # Kernels are compiled for tensors that begin at a multiple of this many bytes.
 _ALIGNMENT = 64
+_TRIES = 40
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class MemoryPlan:
         tensors: how many intermediate results lie in the arena.
         tensors_bytes: what they would take side by side.
         views: how many reshapes reuse the memory of the tensor they read.
+        joined: how many concatenations are written in place by those who make their parts.
     """
 
     arena_bytes: int = 0
@@ -42,6 +48,7 @@ class MemoryPlan:
     tensors: int = 0
     tensors_bytes: int = 0
     views: int = 0
+    joined: int = 0
 
     def to_json(self) -> dict[str, int]:
         """Return the plan as plain data."""
@@ -65,13 +72,28 @@ def place(spans: Sequence[Span]) -> list[int]:
     """Return an offset in bytes for each tensor, so that no two that are needed at one moment overlap.
 
     Greedy by size (Pisarchyk and Lee, 2020, "Efficient memory management for deep neural net inference"), equal sizes
-    once from the front and once from the back; the shorter of both.
+    once from the front and once from the back; and, since a long life matters too, by size times life. While the
+    shortest plan takes more than what is alive at once, sizes are disturbed a little and the greedy one tried again.
     """
     aligned = [Span(_aligned(s.size), s.first, s.last) for s in spans]
-    forward = sorted(range(len(aligned)), key=lambda i: (-aligned[i].size, aligned[i].first))
-    backward = sorted(range(len(aligned)), key=lambda i: (-aligned[i].size, -aligned[i].last))
-    plans = [_place_in_order(aligned, order) for order in (forward, backward)]
-    return min(plans, key=lambda offsets: _extent(aligned, offsets))
+    bound, rng = _most_alive(aligned), random.Random(0)
+
+    def keys() -> Iterator[Callable[[Span], Any]]:
+        yield lambda s: (-s.size, s.first)
+        yield lambda s: (-s.size, -s.last)
+        yield lambda s: -s.size * (s.last - s.first + 1)
+        for _ in range(_TRIES):
+            yield lambda s: -s.size * rng.uniform(0.5, 1.0)
+
+    best, extent = [0] * len(aligned), math.inf
+    for key in keys() if aligned else ():
+        order = sorted(range(len(aligned)), key=lambda i: key(aligned[i]))
+        offsets = _place_in_order(aligned, order)
+        if _extent(aligned, offsets) < extent:
+            best, extent = offsets, _extent(aligned, offsets)
+        if extent <= bound:
+            break
+    return best
 
 
 def _place_in_order(spans: Sequence[Span], order: Iterable[int]) -> list[int]:
@@ -108,10 +130,13 @@ def plan_memory(mod: Any) -> tuple[Any, MemoryPlan]:
         for binding in block.bindings:
             walk.step(binding)
     walk.escape(main.body.body)
-    inner = [var for var in walk.spans if var not in walk.escaping]
+    joins = _joins(mod, walk)
+    within = _within(joins)
+    inner = [var for var in walk.spans if var not in walk.escaping and var not in within]
     spans = [walk.spans[var] for var in inner]
-    offsets = place(spans)
-    size = _extent([Span(_aligned(s.size), s.first, s.last) for s in spans], offsets)
+    places = dict(zip(inner, place(spans), strict=True))
+    size = _extent([Span(_aligned(s.size), s.first, s.last) for s in spans], list(places.values()))
+    places.update({var: places[whole] + at for var, (whole, at) in within.items()})
     plan = MemoryPlan(
         arena_bytes=size,
         live_bytes=_most_alive(spans),
@@ -119,10 +144,64 @@ def plan_memory(mod: Any) -> tuple[Any, MemoryPlan]:
         tensors=len(spans),
         tensors_bytes=sum(span.size for span in spans),
         views=walk.views,
+        joined=len(joins),
     )
     mod = mod.clone()
-    mod["main"] = _rewritten(main, dict(zip(inner, offsets, strict=True)), size) if inner else main
+    mod["main"] = _rewritten(main, places, size, {join.binding for join in joins}) if inner else main
     return mod, plan
+
+
+@dataclass(frozen=True)
+class _Join:
+    """A concatenation that can be written in place: its binding, its result, its parts and their offsets in it."""
+
+    binding: Any
+    whole: Any
+    parts: tuple[tuple[Any, int], ...]
+
+
+def _joins(mod: Any, walk: _Walk) -> list[_Join]:
+    """Find the concatenations whose parts can be placed in their result, and widen the results' spans to the parts'."""
+    found: list[_Join] = []
+    taken: set[Any] = set()
+    for binding, sets in walk.calls:
+        if not binding.value.op.name_hint.startswith("concat") or any(len(s) != 1 for s in sets):
+            continue
+        *parts, whole = [next(iter(s)) for s in sets]
+        spans = [walk.spans[v] for v in parts]
+        sizes = [_static_bytes(arg.ty) for arg in binding.value.args[:-1]]
+        if len({*parts}) < len(parts) or taken & {*parts, whole} or walk.escaping & {*parts, whole}:
+            continue
+        is_whole = all(size == span.size for size, span in zip(sizes, spans, strict=True))
+        is_aligned = all(span.size % _ALIGNMENT == 0 for span in spans[:-1])
+        if not (is_whole and is_aligned and _is_in_order(binding.value.args)):
+            continue
+        offsets = [sum(s.size for s in spans[:i]) for i in range(len(parts))]
+        taken |= {*parts}
+        target = walk.spans[whole]
+        target.first, target.last = min(s.first for s in spans), max(target.last, *(s.last for s in spans))
+        found.append(_Join(binding.var, whole, tuple(zip(parts, offsets, strict=True))))
+    return found
+
+
+def _is_in_order(args: Sequence[Any]) -> bool:
+    """Whether the parts lie one behind the other in the result: nothing is outside the axis they are joined along."""
+    part, whole = ([int(d) for d in arg.ty.shape.values] for arg in (args[0], args[-1]))
+    axis = next((i for i, (a, b) in enumerate(zip(part, whole, strict=True)) if a != b), None)
+    return axis is not None and math.prod(whole[:axis]) == 1
+
+
+def _within(joins: Sequence[_Join]) -> dict[Any, tuple[Any, int]]:
+    """Return for each part the outermost result it lies in, and where: results may be parts of others."""
+    direct = {part: (join.whole, at) for join in joins for part, at in join.parts}
+    found = {}
+    for part in direct:
+        whole, at = direct[part]
+        while whole in direct:
+            whole, more = direct[whole]
+            at += more
+        found[part] = (whole, at)
+    return found
 
 
 def _most_alive(spans: Sequence[Span]) -> int:
@@ -137,6 +216,7 @@ class _Walk:
     spans: dict[Any, Span] = field(default_factory=dict)
     behind: dict[Any, Any] = field(default_factory=dict)
     escaping: set[Any] = field(default_factory=set)
+    calls: list[tuple[Any, list[frozenset[Any]]]] = field(default_factory=list)
     views: int = 0
     now: int = 0
 
@@ -149,6 +229,8 @@ class _Walk:
                 self.spans[binding.var] = Span(size, self.now, self.now)
                 self.behind[binding.var] = frozenset([binding.var])
             return
+        if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.GlobalVar):
+            self.calls.append((binding, [self.tensors(arg) for arg in value.args]))
         self.behind[binding.var] = self.stands_for(value)
         self.views += is_call(value, "relax.reshape") and bool(self.tensors(value))
         for var in self.tensors(value):
@@ -194,8 +276,8 @@ def _static_bytes(ty: Any) -> int | None:
     return math.prod(int(d) for d in dims) * tvm.DataType(str(ty.dtype)).itemsize
 
 
-def _rewritten(main: Any, offsets: dict[Any, int], size: int) -> Any:
-    """Return the function with the storage allocated first and each planned tensor taken from it."""
+def _rewritten(main: Any, offsets: dict[Any, int], size: int, dropped: Collection[Any]) -> Any:
+    """Return the function with the storage allocated first, each planned tensor taken from it, and bindings dropped."""
     storage = relax.Var("arena", relax.AnyType())
     memory = relax.op.memory
     head = relax.VarBinding(storage, memory.alloc_storage(relax.ShapeExpr([size]), 0, "global", "uint8"))
@@ -203,6 +285,8 @@ def _rewritten(main: Any, offsets: dict[Any, int], size: int) -> Any:
     for block in main.body.blocks:
         bindings = [head] if not blocks else []
         for binding in block.bindings:
+            if binding.var in dropped:
+                continue
             if binding.var in offsets:
                 shape, dtype = binding.value.args[0], binding.value.args[1]
                 tensor = memory.alloc_tensor(storage, offsets[binding.var], shape, dtype)

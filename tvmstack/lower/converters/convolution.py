@@ -133,14 +133,44 @@ def _conv_transpose(ctx: Context) -> Expr:
     extent = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
     begins, lengths = _transpose_extent(ctx, ctx.shape()[2:], extent, strides)
     groups, x = int(ctx.attr("group", 1)), ctx.input(0)
-    if all(k % s == 0 for k, s in zip(weight.shape[2:], strides, strict=True)) or max(strides) == 1:
+    whole = _whole_transpose(ctx, weight, strides, dilations, begins, lengths)
+    if whole is not None:
+        y = whole
+    elif all(k % s == 0 for k, s in zip(weight.shape[2:], strides, strict=True)) or max(strides) == 1:
         y = widened(ctx, lambda v: _all_phases(ctx, v, weight, strides, dilations, groups), x)
     else:
         y = widened(ctx, lambda v: _phase_by_phase(ctx, v, weight, strides, groups), x)
-    y = _interleave(ctx, ctx.emit(y), weight.shape[1] * groups, strides)
-    y = _window(ctx, y, begins, lengths)
+    if whole is None:
+        y = _interleave(ctx, ctx.emit(y), weight.shape[1] * groups, strides)
+        y = _window(ctx, y, begins, lengths)
     bias = ctx.optional(2)
     return y if bias is None else _op.add(y, _channels(ctx, bias, rank))
+
+
+def _whole_transpose(
+    ctx: Context,
+    weight: np.ndarray,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    begins: Sequence[int],
+    lengths: Sequence[int],
+) -> Expr | None:
+    """Return Relax's own transposed convolution where the layout pass has a kernel for it, else None.
+
+    That is: pictures, float32, one group, and a kernel that is a multiple of the stride, so that no tap is filled up.
+    """
+    kernel = weight.shape[2:]
+    is_plain = len(kernel) == 2 and int(ctx.attr("group", 1)) == 1 and max(dilations) == 1 and max(strides) > 1
+    if not is_plain or weight.dtype != np.float32 or any(k % s for k, s in zip(kernel, strides, strict=True)):
+        return None
+    full = [s * (n - 1) + k - b for n, k, s, b in zip(ctx.shape()[2:], kernel, strides, begins, strict=True)]
+    extra = [max(0, length - f) for f, length in zip(full, lengths, strict=True)]
+    ends = [f + e - length for f, e, length in zip(full, extra, lengths, strict=True)]
+    if any(e >= s for e, s in zip(extra, strides, strict=True)) or min(begins) < 0:
+        return None
+    pads = (begins[0], begins[1], ends[0], ends[1])
+    moved = const(weight, "float32")
+    return _op.nn.conv2d_transpose(ctx.input(0), moved, tuple(strides), pads, tuple(extra), (1, 1), 1)
 
 
 def _all_phases(

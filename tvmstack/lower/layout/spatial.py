@@ -179,18 +179,26 @@ def _phases(
     (sh, sw), (kh, kw) = strides, weight.shape[2:]
     channels, out = weight.shape[:2]
     th, tw = -(-kh // sh), -(-kw // sw)
-    full = np.zeros((channels, out, th * sh, tw * sw), weight.dtype)
-    full[:, :, :kh, :kw] = weight
-    # (I, O, th, sh, tw, sw) -> (O, sh, sw, I, th, tw), the taps reversed because convolution correlates
-    phases = full.reshape(channels, out, th, sh, tw, sw).transpose(1, 3, 5, 0, 2, 4)[..., ::-1, ::-1]
-    merged = np.ascontiguousarray(phases.reshape(out * sh * sw, channels, th, tw))
+    block = rewriter.best_block(out)
+    stays_blocked = block == rewriter.lanes
+    padded = -(-out // block) * block if stays_blocked else out
+    full = np.zeros((channels, padded, th * sh, tw * sw), weight.dtype)
+    full[:, :out, :kh, :kw] = weight
+    # (I, O, th, sh, tw, sw) -> the phases outermost for whole blocks of channels, else innermost, then I, th, tw;
+    # the taps reversed because convolution correlates
+    order = (3, 5, 1, 0, 2, 4) if stays_blocked else (1, 3, 5, 0, 2, 4)
+    phases = full.reshape(channels, padded, th, sh, tw, sw).transpose(*order)[..., ::-1, ::-1]
+    merged = np.ascontiguousarray(phases.reshape(padded * sh * sw, channels, th, tw))
     _, _, h, w = value.nchw or (0, 0, 0, 0)
     rows, cols = h + th - 1, w + tw - 1
     settings = {"strides": [1, 1], "pads": [th - 1, tw - 1, th - 1, tw - 1], "dilations": [1, 1]}
-    batch = shape[0]
-    made = convolve(rewriter, value, merged, 1, settings, (batch, out * sh * sw, rows, cols))
+    made = convolve(rewriter, value, merged, 1, settings, (shape[0], padded * sh * sw, rows, cols))
     if made is None:
         return None
+    if stays_blocked:
+        crop, size = (pads[0], pads[1]), shape[2:]
+        woven = rewriter.te(kernels.interleave_nchwc, rewriter.blocked(made), (sh, sw), crop, size)
+        return Value(shape=shape, blocked=woven)
     plain = rewriter.te(_interleave, rewriter.plain(made), out, (sh, sw), (pads[0], pads[1]), shape[2:])
     return Value(shape=shape, plain=plain)
 
