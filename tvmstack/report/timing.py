@@ -39,6 +39,9 @@ def _bench_row(peer: Mapping[str, Any]) -> list[str]:
     ]
 
 
+_WIDTHS = {"kernel": 26, "schedule": 16, "nodes": 20}
+
+
 def profile_page(data: Mapping[str, Any], top: int | None) -> RenderableType:
     """Return a row a kernel, the costliest first, and what to tune."""
     table = Table(title=profile_title(data), title_justify="left")
@@ -50,8 +53,8 @@ def profile_page(data: Mapping[str, Any], top: int | None) -> RenderableType:
             justify="left" if name in words else "right",
             overflow="ellipsis",
             no_wrap=True,
-            max_width=32 if name in ("kernel", "nodes") else None,
-            min_width=None if name in words else 5,
+            max_width=_WIDTHS.get(name),
+            min_width=None if name in words else len("GFLOP/s"),
         )
     rows = data["kernels"][:top]
     for row in rows:
