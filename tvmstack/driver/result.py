@@ -16,7 +16,7 @@ from tvmstack.core.errors import SetupError, UsageError
 if TYPE_CHECKING:
     from tvmstack.artifact.manifest import Manifest
 
-__all__ = ["Artifact", "check_output", "check_scratch", "disk_words", "seconds_from"]
+__all__ = ["Artifact", "check_output", "check_scratch", "disk_words", "seconds_from", "write_text"]
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 # What an artifact needs beside its model: the library's code and the working copy of the build.
@@ -116,3 +116,18 @@ def disk_words(err: OSError) -> str:
     if err.errno == errno.ENOSPC:
         return "the disk is full"
     return err.strerror or str(err)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, all of it or nothing.
+
+    Raises:
+        SetupError: the place cannot be written or is full.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as err:
+        part.unlink(missing_ok=True)
+        raise SetupError(f"cannot write {path}: {disk_words(err)}") from err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ def lower(model: Model, device: Device, pick: Picker | None = None) -> Lowered:
     """
     from tvmstack.lower.algorithms import estimate_algorithm
     from tvmstack.lower.importer import import_graph
+    from tvmstack.lower.origins import with_silent_nodes
     from tvmstack.lower.pipeline import lower_module
 
-    return lower_module(import_graph(model), device, pick or estimate_algorithm)
+    lowered = lower_module(import_graph(model), device, pick or estimate_algorithm)
+    return replace(lowered, kernels=with_silent_nodes(model.graph.graph, lowered.kernels))

@@ -19,6 +19,7 @@ from tvmstack.core.errors import ModelError
 from tvmstack.core.model import Model
 from tvmstack.lower.converters import CONVERTERS
 from tvmstack.lower.converters._context import Context, Expr, const, dtype_of
+from tvmstack.lower.origins import OriginBuilder, node_label
 
 __all__ = ["REGION_PREFIX", "LoweringError", "import_graph"]
 
@@ -53,7 +54,7 @@ class _Importer:
         self.model = model
         self.graph = model.graph.graph
         self.opsets: dict[str, int] = dict(model.graph.opset_imports)
-        self.builder = relax.BlockBuilder()
+        self.builder = OriginBuilder()
         self.values: dict[onnx_ir.Value, Expr] = {}
         self.known: dict[onnx_ir.Value, np.ndarray | None] = {}
         self.names: set[str] = set()
@@ -73,7 +74,7 @@ class _Importer:
                 raise
             self.builder.emit_func_output(body)
         module = self.builder.get()
-        main = module["main"].with_attr("num_input", len(params))
+        main = self.builder.noted(module["main"].with_attr("num_input", len(params)))
         module.update_func(module.get_global_var("main"), main)
         return module
 
@@ -123,6 +124,7 @@ class _Importer:
         if node.op_type == "Constant" and not domain:
             return
         label = _label(node)
+        self.builder.node = node_label(node)
         try:
             results = self._convert(node, domain)
         except ModelError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from tvmstack.core.kernel import Kernel
 from tvmstack.lower.algorithms import Picker, Site, estimate_algorithm, in_name
 from tvmstack.lower.layout import choose_layouts
 from tvmstack.lower.legalize import LEGALIZE
+from tvmstack.lower.origins import nodes_of_kernels, without_origins
 from tvmstack.schedules.cpu.blocks import open_schedule
 
 __all__ = ["PIPELINE", "Lowered", "Pipeline", "lower_module"]
@@ -91,15 +92,15 @@ def lower_module(mod: Any, device: Device, pick: Picker = estimate_algorithm) ->
         relax_transform.EliminateCommonSubexpr(),
         tvm.transform.module_pass(lambda m, _: _keep_concat_apart(m), opt_level=0, name="KeepConcatApart"),
         relax_transform.AnnotateTIROpPattern(),
-        relax_transform.FuseOps(),
-        relax_transform.FuseTIR(),
-        relax_transform.DeadCodeElimination(["main"]),
     )
     with tvm.target.Target(device.target()), tvm.transform.PassContext(opt_level=3):
         for step in passes:
             mod = step(mod)
+        fused = relax_transform.FuseOps()(mod)
+        nodes = nodes_of_kernels(mod, fused)
+        mod = relax_transform.DeadCodeElimination(["main"])(relax_transform.FuseTIR()(without_origins(fused)))
     mod, weights = _lift_weights(mod)
-    return Lowered(mod, weights, _kernels(mod), PIPELINE, device)
+    return Lowered(mod, weights, _kernels(mod, nodes), PIPELINE, device)
 
 
 def _keep_concat_apart(mod: Any) -> Any:
@@ -135,7 +136,7 @@ def _lift_weights(mod: Any) -> tuple[Any, tuple[np.ndarray, ...]]:
     return mod, tuple(arrays)
 
 
-def _kernels(mod: Any) -> tuple[Kernel, ...]:
+def _kernels(mod: Any, nodes: Mapping[str, tuple[str, ...]]) -> tuple[Kernel, ...]:
     from tvmstack import schedules
 
     calls: dict[str, int] = {}
@@ -166,6 +167,7 @@ def _kernels(mod: Any) -> tuple[Kernel, ...]:
                     algorithm=algorithm,
                     site=site,
                     weights=weights.get(gv.name_hint, ()),
+                    nodes=nodes.get(gv.name_hint, ()),
                 )
             )
     return tuple(sorted(found, key=lambda k: (-k.flops * k.calls, k.name)))

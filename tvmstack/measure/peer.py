@@ -61,7 +61,7 @@ def _openvino(path: str, inputs: Inputs, threads: int) -> tuple[Runner, str]:
         raise BackendError(f"it would compute in {used.get_type_name()}, not in f32")
     request = compiled.create_infer_request()
     # Inputs are read where they lie, as onnxruntime does.
-    return lambda: request.infer(inputs, share_inputs=True), str(ov.__version__)
+    return lambda: request.infer(inputs, share_inputs=True), str(ov.__version__).split("-", maxsplit=1)[0]
 
 
 PEERS: dict[str, Callable[[str, Inputs, int], tuple[Runner, str]]] = {

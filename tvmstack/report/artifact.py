@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tvmstack.report.words import count, duration, size
+from tvmstack.report.words import count, duration, few, size
 
 __all__ = ["build_page", "check_page", "manifest_page", "memory_line", "outputs_page", "verification_page"]
 
@@ -113,7 +113,7 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> Table:
             k["source"],
             measured,
             f"{k['flops'] / 1e6:.2f}",
-            ", ".join(k.get("nodes", ())),
+            few(k.get("nodes", ())),
         )
     return table
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["count", "duration", "size"]
+from collections.abc import Sequence
+
+__all__ = ["count", "duration", "few", "size"]
 
 
 def duration(seconds: float) -> str:
@@ -28,3 +30,9 @@ def size(value: float) -> str:
 def count(number: int, noun: str, plural: str = "") -> str:
     """Return "1 node", "2 nodes"."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def few(names: Sequence[str], shown: int = 3) -> str:
+    """Return "a, b, c and 4 more"."""
+    left = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {left} more" if left > 0 else "")

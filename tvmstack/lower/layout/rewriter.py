@@ -13,6 +13,7 @@ from tvmstack._tvm import is_constant, relax, tvm
 from tvmstack.core.device import Device
 from tvmstack.lower import kernels
 from tvmstack.lower.algorithms import Picker
+from tvmstack.lower.origins import OriginBuilder, binding_origins
 
 __all__ = ["HANDLERS", "Rewriter", "Value", "choose_layouts", "handles", "shape_of"]
 
@@ -93,7 +94,7 @@ class Rewriter:
 
     def __init__(self, mod: Any, device: Device, pick: Picker) -> None:
         rest = {gv: f for gv, f in mod.functions.items() if gv.name_hint != "main"}
-        self.bb = relax.BlockBuilder(tvm.IRModule(rest))
+        self.bb = OriginBuilder(tvm.IRModule(rest))
         self.device, self.pick = device, pick
         self.lanes = device.vector_bits // 32
         self.values: dict[Any, Value] = {}
@@ -210,6 +211,7 @@ def choose_layouts(mod: Any, device: Device, pick: Picker) -> Any:
     rewriter = Rewriter(mod, device, pick)
     main = mod["main"]
     _count_uses(rewriter, main)
+    origins = binding_origins(main)
     params = [relax.Var(p.name, p.ty) for p in main.params]
     for old, new in zip(main.params, params, strict=True):
         rewriter.values[old] = Value(shape=shape_of(old), plain=new)
@@ -217,10 +219,13 @@ def choose_layouts(mod: Any, device: Device, pick: Picker) -> Any:
         with rewriter.bb.dataflow():
             for block in main.body.blocks:
                 for binding in block.bindings:
+                    rewriter.bb.node = origins[binding.var]
                     _rewrite_binding(rewriter, binding)
             result = rewriter.bb.emit_output(rewriter.plain(rewriter.value(main.body.body)))
         rewriter.bb.emit_func_output(result)
-    return rewriter.bb.get()
+    mod = rewriter.bb.get()
+    mod["main"] = rewriter.bb.noted(mod["main"])
+    return mod
 
 
 def _count_uses(rewriter: Rewriter, main: Any) -> None:
