@@ -45,7 +45,7 @@ def test_look_ups_and_claims_wait_too_and_the_wait_is_said(
 ) -> None:
     store = opened(server.new_database())
     store.add(batch("w", 0))
-    kernel = Kernel("kernel", None, "w 0", 1, 1.0, 1.0, "dense")
+    kernel = Kernel("kernel", None, batch("w", 0)[0].workload, 1, 1.0, 1.0, "dense")
     server.stop("fast")
     starter = FORKS.Process(target=_start_later, args=(server,))
     starter.start()

@@ -14,6 +14,8 @@ from tvmstack.store import KeyContext, Record, Store, open_store
 __all__ = ["BATCH", "CONTEXT", "FORKS", "batch", "check_none_lost", "committed", "write"]
 
 BATCH = 5
+# About as long as the text of a kernel.
+_TEXT = "x" * 2000
 DEVICE = Device("cpu", "a test's CPU", "x86_64", "haswell", ("avx2", "fma"), 2, (1 << 15, 1 << 20, 1 << 23))
 CONTEXT = KeyContext(DEVICE, "{}", "tvm 0, ffi 0", "pipeline", "1")
 # Children are forked from a process that has imported everything, so that a start takes milliseconds.
@@ -23,7 +25,9 @@ FORKS.set_forkserver_preload(["tests.faults.writer", "sqlalchemy.dialects.sqlite
 
 def batch(writer: str, number: int) -> list[Record]:
     """Return the records of one batch: their workloads name the writer and the batch."""
-    base = Record(f"{writer} {number}", "dense", Choice("dense"), median_s=1e-5, when=1.0 + number, **CONTEXT.fields)
+    base = Record(
+        f"{writer} {number} {_TEXT}", "dense", Choice("dense"), median_s=1e-5, when=1.0 + number, **CONTEXT.fields
+    )
     return [replace(base, choice=Choice("dense", {"m": m})) for m in range(BATCH)]
 
 
@@ -45,7 +49,7 @@ def check_none_lost(store: Store, logs: dict[str, Path]) -> int:
     """Every batch acknowledged is there and whole, and at most the one in flight besides; return the records found."""
     held: dict[str, dict[int, int]] = {}
     for record in store.walk():
-        writer, number = record.workload.split()
+        writer, number, _ = record.workload.split()
         counts = held.setdefault(writer, {})
         counts[int(number)] = counts.get(int(number), 0) + 1
     for writer, log in logs.items():
