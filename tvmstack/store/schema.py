@@ -65,7 +65,7 @@ records = sa.Table(
     sa.Column("quarantine", sa.Text, nullable=False),
     sa.Column("seal", sa.String, nullable=False),
 )
-# Look-ups are by workload, then context; the rest serves `neighbours`, `ls` and `stats`.
+# Look-ups are by workload, then context; the rest serves `neighbours` and `ls`.
 sa.Index("record_key", records.c.workload, records.c.context, records.c.choice_digest, unique=True)
 sa.Index(
     "record_finals",
@@ -75,7 +75,6 @@ sa.Index(
     postgresql_where=records.c.is_final,
 )
 sa.Index("record_when", records.c.when)
-sa.Index("record_context", records.c.context, records.c.status)
 leases = sa.Table(
     "leases",
     _meta,
