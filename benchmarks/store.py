@@ -27,14 +27,12 @@ _CONTEXTS = tuple(
     for minor in (25, 26, 27)
 )
 CONTEXT = _CONTEXTS[-1]
-_HEAD = (
-    'def main(x: T.Buffer((T.int64(1), T.int64({n}), T.int64(64)), "float32"), y: T.Buffer((T.int64(64),), "float32"))'
-)
+_ARGUMENTS = 'x: T.Buffer((T.int64(1), T.int64({n}), T.int64(64)), "float32"), y: T.Buffer((T.int64(64),), "float32")'
 
 
 def workload(number: int) -> str:
     """Return a text of about the length of a kernel's."""
-    return _HEAD.format(n=number + 1) + ":\n" + "    y[v_j] = y[v_j] + x[0, v_i, v_j]\n" * 75
+    return f"def main({_ARGUMENTS.format(n=number + 1)}):\n" + "    y[v_j] = y[v_j] + x[0, v_i, v_j]\n" * 75
 
 
 def records(total: int) -> Iterator[Record]:

@@ -49,7 +49,7 @@ _USABLE = sa.and_(records.c.status == OK, records.c.quarantine == "")
 
 
 def _contenders() -> sa.Select[Any]:
-    """Return the query for those of a key's records that `best` decides between: finalists, the default, the fastest."""
+    """Return the query for what `best` decides between: of a key the finalists, the default and the fastest."""
     key = (records.c.workload == sa.bindparam("workload"), records.c.context == sa.bindparam("context"))
     fastest = sa.select(sa.func.min(records.c.median_s)).where(*key, _USABLE).scalar_subquery()
     return _WHOLE.where(
