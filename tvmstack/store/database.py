@@ -45,6 +45,7 @@ _WHOLE = (
     .join(workloads, workloads.c.digest == records.c.workload)
     .join(contexts, contexts.c.digest == records.c.context)
 )
+_BY_NUMBER = (records.c.id,)
 _USABLE = sa.and_(records.c.status == OK, records.c.quarantine == "")
 
 
@@ -184,9 +185,8 @@ class Store:
         MetaSchedule's own), then of other shapes of its template on this device.
         """
         structure = structure_digest(kernel.workload)
-        elsewhere = self._find(
-            workloads.c.structure == structure, _USABLE, sa.not_(sa.and_(*_key(kernel, context))), limit=200
-        )
+        others = (workloads.c.structure == structure, _USABLE, sa.not_(sa.and_(*_key(kernel, context))))
+        elsewhere = self._find(*others, order=(records.c.is_final.desc(), records.c.median_s), limit=200)
         elsewhere += [r for r in self._shipped_alike(kernel) if r.status == OK and r.differs_in(context.fields)]
         elsewhere.sort(key=lambda r: (len(r.differs_in(context.fields)), not r.is_final, r.median_s))
         missing = limit - len(elsewhere)
@@ -272,7 +272,7 @@ class Store:
     def records(self, limit: int | None = None, quarantined: bool = False) -> list[Record]:
         """Return records, the newest first; or those in quarantine only."""
         conditions = [records.c.quarantine != ""] if quarantined else []
-        return self._find(*conditions, order=records.c.when.desc(), limit=limit)
+        return self._find(*conditions, order=(records.c.when.desc(), records.c.id.desc()), limit=limit)
 
     def walk(self, *conditions: Any) -> Iterator[Record]:
         """Yield records in an order that depends on nothing but their keys, without holding them all."""
@@ -289,8 +289,8 @@ class Store:
         found = dict(self._rows(_WHOLE.where(records.c.id.in_(numbers))))
         return [found[number] for number in numbers if number in found]
 
-    def _find(self, *conditions: Any, order: Any = None, limit: int | None = None) -> list[Record]:
-        query = _WHOLE.where(*conditions).order_by(order if order is not None else records.c.id).limit(limit)
+    def _find(self, *conditions: Any, order: Sequence[Any] = _BY_NUMBER, limit: int | None = None) -> list[Record]:
+        query = _WHOLE.where(*conditions).order_by(*order).limit(limit)
         return [record for _, record in self._rows(query)]
 
     def _rows(self, query: sa.Select[Any], values: Mapping[str, Any] | None = None) -> list[tuple[int, Record]]:
