@@ -7,7 +7,7 @@ STAMP := $(VENV)/.tvmstack-setup
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-slow demo bench bench-quick docs wheel clean
+.PHONY: help setup check format test test-slow test-faults demo bench bench-quick docs wheel clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,10 +33,16 @@ format: $(STAMP) ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 
 test: $(STAMP) ## the tests that need no real trials: a few minutes on two cores
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not faults"
 
 test-slow: $(STAMP) ## real models and real trials
 	$(PYTEST) -m slow
+
+test-faults: $(STAMP) ## kills, full disks, damaged files, a PostgreSQL server that goes away; under 10 minutes
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; } || \
+		echo "PostgreSQL is missing and could not be installed: its tests are skipped"
+	$(PYTEST) -m faults
 
 demo: $(STAMP) ## a real model: scan, compile, tune two minutes, rebuild, verify, bench
 	$(BIN)/python -m scripts.demo

@@ -37,7 +37,10 @@ device_option = click.option(
     "--device", metavar="NAME", help="What to compile for: host (the default) or cpu:MCPU, for example cpu:haswell."
 )
 store_option = click.option(
-    "--store", metavar="PATH", help="Tuning records [default: $TVMSTACK_STORE or ~/.cache/tvmstack/store.db]."
+    "--store",
+    metavar="PATH",
+    help="Tuning records: a file, or postgresql://user@host/name "
+    "[default: $TVMSTACK_STORE or ~/.cache/tvmstack/store.db].",
 )
 threads_option = click.option(
     "--threads",

@@ -45,7 +45,21 @@ _WHOLE = (
     .join(workloads, workloads.c.digest == records.c.workload)
     .join(contexts, contexts.c.digest == records.c.context)
 )
+_BY_NUMBER = (records.c.id,)
 _USABLE = sa.and_(records.c.status == OK, records.c.quarantine == "")
+
+
+def _contenders() -> sa.Select[Any]:
+    """Return the query for what `best` decides between: of a key the finalists, the default and the fastest."""
+    key = (records.c.workload == sa.bindparam("workload"), records.c.context == sa.bindparam("context"))
+    fastest = sa.select(sa.func.min(records.c.median_s)).where(*key, _USABLE).scalar_subquery()
+    return _WHOLE.where(
+        *key, _USABLE, sa.or_(records.c.is_final, records.c.is_default, records.c.median_s == fastest)
+    ).order_by(records.c.id)
+
+
+# Made once: SQLAlchemy takes longer to put a query together than a database to answer it.
+_CONTENDERS = _contenders()
 
 
 def open_store(url: str | Path | None = None, shipped: bool = True) -> Store:
@@ -153,7 +167,8 @@ class Store:
 
     def best(self, kernel: Kernel, context: KeyContext) -> Record | None:
         """Return the record to build with, or None: the fastest of the finalists, else of all that beat the default."""
-        found = self._find(*_key(kernel, context), _USABLE, _contends(kernel, context))
+        key = {"workload": workload_digest(kernel.workload), "context": context.digest}
+        found = [record for _, record in self._rows(_CONTENDERS, key)]
         mine = [r for r in found if r.workload == kernel.workload]
         return _best(mine) or _best(
             [
@@ -170,9 +185,8 @@ class Store:
         MetaSchedule's own), then of other shapes of its template on this device.
         """
         structure = structure_digest(kernel.workload)
-        elsewhere = self._find(
-            workloads.c.structure == structure, _USABLE, sa.not_(sa.and_(*_key(kernel, context))), limit=200
-        )
+        others = (workloads.c.structure == structure, _USABLE, sa.not_(sa.and_(*_key(kernel, context))))
+        elsewhere = self._find(*others, order=(records.c.is_final.desc(), records.c.median_s), limit=200)
         elsewhere += [r for r in self._shipped_alike(kernel) if r.status == OK and r.differs_in(context.fields)]
         elsewhere.sort(key=lambda r: (len(r.differs_in(context.fields)), not r.is_final, r.median_s))
         missing = limit - len(elsewhere)
@@ -191,8 +205,7 @@ class Store:
         mine = shape_signature(kernel.workload)
         rows = self.database.read(lambda db: db.execute(query).all())
         near = sorted(rows, key=lambda row: shape_distance(mine, row.signature))[:limit]
-        places = {row.id: place for place, row in enumerate(near)}
-        return self._find(records.c.id.in_(places), order=sa.case(places, value=records.c.id)) if places else []
+        return self._by_number([row.id for row in near])
 
     def explain(self, kernel: Kernel, context: KeyContext) -> Explanation:
         """Say why a look-up gives what it gives."""
@@ -259,7 +272,7 @@ class Store:
     def records(self, limit: int | None = None, quarantined: bool = False) -> list[Record]:
         """Return records, the newest first; or those in quarantine only."""
         conditions = [records.c.quarantine != ""] if quarantined else []
-        return self._find(*conditions, order=records.c.when.desc(), limit=limit)
+        return self._find(*conditions, order=(records.c.when.desc(), records.c.id.desc()), limit=limit)
 
     def walk(self, *conditions: Any) -> Iterator[Record]:
         """Yield records in an order that depends on nothing but their keys, without holding them all."""
@@ -269,16 +282,25 @@ class Store:
         # Sorted here, since servers sort text by the rules of some language.
         numbers = [row[0] for row in sorted(rows, key=lambda row: tuple(row[1:]))]
         for start in range(0, len(numbers), _CHUNK):
-            places = {number: place for place, number in enumerate(numbers[start : start + _CHUNK])}
-            yield from self._find(records.c.id.in_(places), order=sa.case(places, value=records.c.id))
+            yield from self._by_number(numbers[start : start + _CHUNK])
 
-    def _find(self, *conditions: Any, order: Any = None, limit: int | None = None) -> list[Record]:
-        query = _WHOLE.where(*conditions).order_by(order if order is not None else records.c.id).limit(limit)
-        rows = self.database.read(lambda db: db.execute(query).mappings().all())
+    def _by_number(self, numbers: Sequence[int]) -> list[Record]:
+        """Return the records of these numbers in this order."""
+        found = dict(self._rows(_WHOLE.where(records.c.id.in_(numbers))))
+        return [found[number] for number in numbers if number in found]
+
+    def _find(self, *conditions: Any, order: Sequence[Any] = _BY_NUMBER, limit: int | None = None) -> list[Record]:
+        query = _WHOLE.where(*conditions).order_by(*order).limit(limit)
+        return [record for _, record in self._rows(query)]
+
+    def _rows(self, query: sa.Select[Any], values: Mapping[str, Any] | None = None) -> list[tuple[int, Record]]:
+        """Return numbers and records of a query on `_WHOLE`; what does not match its seal is left out."""
+        rows = self.database.read(lambda db: db.execute(query, values).mappings().all())
         found = []
         for row in rows:
+            plain = dict(row)
             try:
-                found.append(record_from_row(dict(row), dict(row), row["text"]))
+                found.append((plain["id"], record_from_row(plain, plain, plain["text"])))
             except (ValueError, TypeError, KeyError) as err:
                 self._tell_damaged(err)
         return found
@@ -302,12 +324,6 @@ class Store:
 
 def _key(kernel: Kernel, context: KeyContext) -> tuple[Any, Any]:
     return records.c.workload == workload_digest(kernel.workload), records.c.context == context.digest
-
-
-def _contends(kernel: Kernel, context: KeyContext) -> Any:
-    """Narrow a key's records to those that `best` decides between: finalists, the default, the fastest."""
-    fastest = sa.select(sa.func.min(records.c.median_s)).where(*_key(kernel, context), _USABLE).scalar_subquery()
-    return sa.or_(records.c.is_final, records.c.is_default, records.c.median_s == fastest)
 
 
 def _best(usable: Sequence[Record]) -> Record | None:

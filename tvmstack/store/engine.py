@@ -75,13 +75,12 @@ class Database:
         self.is_server = engine.dialect.name == "postgresql"
         self._readers = engine
         self._writers = engine.execution_options(write=True)
-        self._was_open = False
+        self._was_open, self._inode = False, 0
         try:
             self._open()
         except BaseException:
             self.close()
             raise
-        self._was_open = True
 
     def close(self) -> None:
         """Close all connections."""
@@ -120,14 +119,28 @@ class Database:
     def _open(self) -> None:
         if self._attempt("opened", self._readers, held_schema) != SCHEMA:
             self._attempt("opened", self._writers, lambda db: prepare_schema(db, self.name))
+        self._was_open = True
+        self._inode = self.path.stat().st_ino if self.path is not None else 0
+
+    def _follow(self) -> None:
+        """Connect anew where another file has taken the place of ours, or ours was deleted."""
+        if self.path is None or not self._was_open:
+            return
+        if not self.path.exists() or self.path.stat().st_ino != self._inode:
+            _log.warning("the store %s was moved or replaced; going on with what is there now", self.name)
+            self._readers.dispose()
+            self._was_open = False
+            self._open()
 
     def _attempt(self, doing: str, engine: sa.Engine, work: Work[T]) -> T:
         began = time.monotonic()
         for attempt in range(1_000_000):
             try:
                 # Writers share the lock that who salvages the file needs alone.
-                with file_lock(self.path if engine is self._writers else None, exclusive=False), engine.begin() as db:
-                    return work(db)
+                with file_lock(self.path if engine is self._writers else None, exclusive=False):
+                    self._follow()
+                    with engine.begin() as db:
+                        return work(db)
             except DBAPIError as err:
                 if self.path is not None and is_damage(err.orig) and attempt == 0:
                     self._readers.dispose()
@@ -170,12 +183,18 @@ def _words(err: BaseException | None) -> str:
 def _configure(connection: Any, _record: Any) -> None:
     # Transactions begin where _begin says, not where the driver guesses.
     connection.isolation_level = None
+    # A flipped bit may make bytes that are no text: such a row shall fail by its seal, not fail the whole look-up.
+    connection.text_factory = _text
     cursor = connection.cursor()
     cursor.execute(f"pragma busy_timeout={int(BUSY_S * 1e3)}")
     cursor.execute("pragma journal_mode=wal")
     # A batch is a second of measuring and a few milliseconds of this: also a power cut shall not cost it.
     cursor.execute("pragma synchronous=full")
     cursor.close()
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")
 
 
 def _begin(connection: sa.Connection) -> None:

@@ -88,16 +88,18 @@ def shape_signature(workload: str) -> str:
 
 def shape_distance(one: str, other: str) -> float:
     """Return how far two signatures are apart: the sum of |log2| of the ratios of dims; infinite for other ranks."""
-    left, right = (re.findall(r"(\w+)\[([\d,]*)\]", text) for text in (one, other))
-    if [(d, s.count(",")) for d, s in left] != [(d, s.count(",")) for d, s in right]:
+    (kinds, mine), (others, theirs) = _dims(one), _dims(other)
+    if kinds != others:
         return math.inf
-    pairs = (
-        (int(a), int(b))
-        for (_, mine), (_, theirs) in zip(left, right, strict=True)
-        for a, b in zip(mine.split(","), theirs.split(","), strict=True)
-        if a and b
-    )
-    return sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in pairs)
+    return sum(abs(a - b) for a, b in zip(mine, theirs, strict=True))
+
+
+@functools.lru_cache(maxsize=8192)
+def _dims(signature: str) -> tuple[tuple[tuple[str, int], ...], tuple[float, ...]]:
+    """Return (dtype, rank) of each argument, and log2 of all dims in one row."""
+    found = [(dtype, dims.split(",") if dims else []) for dtype, dims in re.findall(r"(\w+)\[([\d,]*)\]", signature)]
+    kinds = tuple((dtype, len(dims)) for dtype, dims in found)
+    return kinds, tuple(math.log2(max(int(d), 1)) for _, dims in found for d in dims)
 
 
 @dataclass(frozen=True)

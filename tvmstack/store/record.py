@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from tvmstack.core.errors import TuningError
@@ -137,7 +137,7 @@ class Record:
 
     def to_line(self) -> str:
         """Return the record as a line of JSON that carries its own digest."""
-        data = {k: v for k, v in asdict(self).items() if k not in _LOCAL}
+        data = {k: v for k, v in vars(self).items() if k not in _LOCAL}
         data["choice"] = self.choice.to_json()
         data["median_s"] = None if self.status != OK else self.median_s
         return json.dumps({"sha256": _body_digest(data), "record": data}, sort_keys=True)

@@ -65,7 +65,8 @@ records = sa.Table(
     sa.Column("quarantine", sa.Text, nullable=False),
     sa.Column("seal", sa.String, nullable=False),
 )
-# Look-ups are by workload, then context; the rest serves `neighbours`, `ls` and `stats`.
+# Look-ups are by workload, then context; `neighbours` needs the finalists of a template. More indexes tempt a planner
+# to walk one of them in its order instead, which made look-ups many times as slow.
 sa.Index("record_key", records.c.workload, records.c.context, records.c.choice_digest, unique=True)
 sa.Index(
     "record_finals",
@@ -74,8 +75,6 @@ sa.Index(
     sqlite_where=records.c.is_final,
     postgresql_where=records.c.is_final,
 )
-sa.Index("record_when", records.c.when)
-sa.Index("record_context", records.c.context, records.c.status)
 leases = sa.Table(
     "leases",
     _meta,
