@@ -24,6 +24,7 @@ COMPILE: dict[str, Any] = {
     "store": None,
     "verify": True,
     "onnxruntime_nodes": (),
+    "winograd": True,
     "threads": None,
     "progress": None,
     "freeze": {},
