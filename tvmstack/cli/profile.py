@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from tvmstack.cli.options import artifact_argument, input_option, inputs_from_texts, json_option, threads_option
+from tvmstack.cli.options import (
+    artifact_argument,
+    board_option,
+    input_option,
+    inputs_from_texts,
+    json_option,
+    threads_option,
+)
 
 __all__ = ["profile"]
 
@@ -20,6 +27,7 @@ __all__ = ["profile"]
 )
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show only the N costliest kernels.")
 @threads_option
+@board_option
 @json_option
 def profile(
     artifact: str,
@@ -28,6 +36,7 @@ def profile(
     peaks: bool,
     top: int | None,
     threads: int | None,
+    board: str | None,
     as_json: bool,
 ) -> None:
     """Show where ARTIFACT's time goes.
@@ -38,5 +47,7 @@ def profile(
     from tvmstack.cli.output import emit
     from tvmstack.report.timing import profile_page
 
-    report = driver.profile(artifact, inputs=inputs_from_texts(inputs), repeats=repeats, peaks=peaks, threads=threads)
+    report = driver.profile(
+        artifact, inputs=inputs_from_texts(inputs), repeats=repeats, peaks=peaks, threads=threads, board=board
+    )
     emit(report.to_json(), as_json, lambda data: profile_page(data, top))
