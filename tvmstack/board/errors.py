@@ -5,6 +5,7 @@ BoardError
 ├── BoardTimeout      what it was given made no progress in time; the board itself still answers
 ├── BoardCrash        what it was given killed the session; the board itself still answers
 ├── BoardLost         it does not answer any more
+│   └── NoTracker     the tracker does not answer, so nothing is known of boards
 └── BadCandidate      a library it cannot load, or one that computes wrong values
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from tvmstack.core.errors import BoardError
 
-__all__ = ["KINDS", "BadCandidate", "BoardCrash", "BoardLost", "BoardRefused", "BoardTimeout"]
+__all__ = ["KINDS", "BadCandidate", "BoardCrash", "BoardLost", "BoardRefused", "BoardTimeout", "NoTracker"]
 
 
 class BoardRefused(BoardError):
@@ -29,6 +30,10 @@ class BoardCrash(BoardError):
 
 class BoardLost(BoardError):
     """The board, or every board of its class, does not answer any more."""
+
+
+class NoTracker(BoardLost):
+    """The tracker does not answer; no board is to blame."""
 
 
 class BadCandidate(BoardError):

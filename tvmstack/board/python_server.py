@@ -33,7 +33,7 @@ def _facts(name: str) -> dict[str, Any]:
         "tvm": importlib.metadata.version("apache-tvm"),
         "ffi": importlib.metadata.version("apache-tvm-ffi"),
         "cpu": device.name,
-        "part": "",
+        "part": _cpu_part(),
         "features": " ".join(device.features),
         "cores": device.cores,
         "caches": list(device.caches),
@@ -42,6 +42,12 @@ def _facts(name: str) -> dict[str, Any]:
         "temperature_c": _temperature(),
         "proof": "",
     }
+
+
+def _cpu_part() -> str:
+    """Return what an ARM kernel calls the core."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("CPU part")), "")
 
 
 def _temperature() -> float | None:

@@ -65,7 +65,7 @@ def _random(shape: list[int], dtype: str, seed: int) -> np.ndarray:
 
 
 class _Runner:
-    def __init__(self, stage: Callable[[str], None], folder: Path) -> None:
+    def __init__(self, stage: Callable[..., None], folder: Path) -> None:
         self.stage, self.folder = stage, folder
         self.kernels: dict[str, _Kernel] = {}
         self.session: Any = None
@@ -82,14 +82,15 @@ class _Runner:
         return {"facts": {**facts, "features": " ".join(facts["features"])}}
 
     def kernel(self, message: Message) -> Answer:
-        self.stage("upload")
+        size = sum(int(np.prod(p["shape"])) * np.dtype(p["dtype"]).itemsize for p in message["params"])
+        self.stage("upload", size)
         self.kernels[message["name"]] = _Kernel(self.session, message["params"], message["is_cold"])
         return {}
 
     def measure(self, message: Message) -> Answer:
         """Load a candidate, compare its values unless it is hopelessly slow, time it."""
         kernel, path = self.kernels[message["name"]], Path(message["path"])
-        self.stage("upload")
+        self.stage("upload", path.stat().st_size)
         module = self.session.load(path, path.name)
         self.session.remove(path.name)
         limit = message["limit_s"]
@@ -114,7 +115,7 @@ class _Runner:
         """Upload an artifact and make its machine."""
         path = Path(message["path"])
         manifest, sections = read_with_sections(path)
-        self.stage("upload")
+        self.stage("upload", path.stat().st_size)
         module = self.session.load(path, "artifact.so")
         program = self.session.program(module, "artifact.so", manifest, sections[WEIGHTS].offset, path)
         self.artifact = program, manifest
@@ -150,7 +151,7 @@ class _Runner:
     def examine(self, message: Message) -> Answer:
         """Measure what `doctor` shows: upload, noise, drift, temperature before and after some seconds of work."""
         before = self.session.ask_facts()
-        self.stage("upload")
+        self.stage("upload", _UPLOAD_BYTES)
         spent = dict(self.session.seconds)
         self.session.tensor(np.zeros(_UPLOAD_BYTES, np.uint8))
         upload_s = self.session.seconds["upload"] - spent.get("upload", 0.0)
@@ -179,7 +180,7 @@ def main() -> None:
         print(json.dumps(message), file=answers, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="tvmstack-runner-") as folder:
-        runner = _Runner(lambda stage: reply({"stage": stage}), Path(folder))
+        runner = _Runner(lambda stage, size=0: reply({"stage": stage, "bytes": size}), Path(folder))
         reply({"ok": True})
         for line in sys.stdin:
             message = json.loads(line)

@@ -213,6 +213,8 @@ def serve_until_stopped(
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             try:
                 return server.wait()
+            except KeyboardInterrupt:  # how a server is meant to end
+                return 0
             finally:
                 server.stop()
     finally:

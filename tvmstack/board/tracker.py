@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvmstack.board.errors import BoardLost, BoardRefused
+from tvmstack.board.errors import BoardLost, BoardRefused, NoTracker
 from tvmstack.board.facts import Facts, facts_from
 from tvmstack.core.errors import SetupError, UsageError
 
@@ -163,9 +163,9 @@ class _Line:
             self._socket = socket.create_connection((host, port), timeout=_ANSWER_S)
             self._socket.sendall(struct.pack("<i", _MAGIC))
             if struct.unpack("<i", self._receive(4))[0] != _MAGIC:
-                raise BoardLost(f"what listens on {self._place} is no TVM tracker")
+                raise NoTracker(f"what listens on {self._place} is no TVM tracker")
         except OSError as err:
-            raise BoardLost(f"no tracker answers on {self._place} ({err}): `tvmstack board serve` starts one") from err
+            raise NoTracker(f"no tracker answers on {self._place} ({err}): `tvmstack board serve` starts one") from err
 
     def __enter__(self) -> _Line:
         return self
@@ -181,7 +181,7 @@ class _Line:
         except TimeoutError:
             raise
         except (OSError, ValueError) as err:
-            raise BoardLost(f"the tracker on {self._place} broke off: {err}") from err
+            raise NoTracker(f"the tracker on {self._place} broke off: {err}") from err
 
     def _receive(self, size: int) -> bytes:
         data = b""

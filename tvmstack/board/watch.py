@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmstack.board.errors import KINDS, BoardCrash, BoardLost, BoardRefused, BoardTimeout
+from tvmstack.board.errors import KINDS, BoardCrash, BoardLost, BoardRefused, BoardTimeout, NoTracker
 from tvmstack.board.facts import Facts, facts_from
 from tvmstack.board.health import Health
 from tvmstack.board.tracker import DEFAULT_TRACKER, BoardSpec, address_from, list_boards, request
@@ -27,6 +27,8 @@ __all__ = ["Boards", "Limits", "list_states", "watch_boards"]
 
 _log = logging.getLogger(__name__)
 _START_S = 60.0
+# Bytes per second: an upload may take as long as on such a line, and its stage's limit besides.
+_SLOWEST_LINE = 250e3
 # A board that is not free after this is at work for somebody, and so in health.
 _WATCH_QUEUE_S = 2.0
 
@@ -45,7 +47,7 @@ class Limits:
     queue_s: float = 60.0
     recover_s: float = 10.0
     stages: Mapping[str, float] = field(
-        default_factory=lambda: {"connect": 10.0, "load": 20.0, "upload": 120.0, "run": 20.0}
+        default_factory=lambda: {"connect": 10.0, "load": 20.0, "upload": 20.0, "run": 20.0}
     )
     longest_s: float = 600.0
 
@@ -74,7 +76,7 @@ class _Runner:
 
     def ask(self, message: Mapping[str, Any], stages: Mapping[str, float]) -> dict[str, Any]:
         assert self._process.stdin is not None
-        stage = "connect"
+        stage, limit = "connect", stages["connect"]
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
@@ -82,12 +84,13 @@ class _Runner:
             raise _NoAnswerError(BoardCrash, "the process that talks to the board died") from err
         while True:
             try:
-                answer = self._line(stages[stage])
+                answer = self._line(limit)
             except TimeoutError as err:
-                raise _NoAnswerError(BoardTimeout, f"no progress in {stages[stage]:.0f} s of stage {stage!r}") from err
+                raise _NoAnswerError(BoardTimeout, f"no progress in {limit:.0f} s of stage {stage!r}") from err
             if "stage" not in answer:
                 return answer
             stage = answer["stage"]
+            limit = stages[stage] + answer["bytes"] / _SLOWEST_LINE
 
     def _line(self, seconds: float) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -340,6 +343,8 @@ class Boards:
         self.close()
         try:
             self.facts = self._open(self.limits.recover_s)
+        except NoTracker:
+            raise
         except BoardError as err:
             self._blame(before, BoardLost(what))
             raise BoardLost(f"board {before} was lost ({what}), and no other is there: {err}") from err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tvmstack.partition import Plan
 
 __all__ = ["board_device", "opened_artifact", "opened_boards", "refuse_regions", "runs_here", "time_on_board"]
+
+
+_PIECE_S = 5.0
 
 
 @contextlib.contextmanager
@@ -93,11 +96,21 @@ def time_on_board(
 
     with opened_artifact(path, None, boards) as session:
         once = min(session.time(inputs, 3))
-        repeats = max(3, min(1000, round(seconds / once)))
-        turns: Sequence[list[float]] = [session.time(inputs, repeats) for _ in range(rounds)]
+        turns = [_turn(session, inputs, seconds, once) for _ in range(rounds)]
         facts = boards.facts
     every = [t for turn in turns for t in turn]
     ours = PeerResult(
         f"tvmstack on {facts.name}", "", summarise(every), tuple(float(np.median(turn)) for turn in turns), 0
     )
     return BenchReport((ours,), facts.cores, facts.device().id)
+
+
+def _turn(session: Any, inputs: dict[str, np.ndarray], seconds: float, once: float) -> list[float]:
+    """Time runs for about so long, a few seconds at a time, so that the board's watchdog sees progress."""
+    left = max(3, round(seconds / once))
+    most = max(1, round(_PIECE_S / once))
+    times: list[float] = []
+    while left > 0:
+        times += session.time(inputs, min(left, most))
+        left -= most
+    return times
