@@ -9,16 +9,18 @@ import types
 from typing import Any
 
 import tvm
-from tvm import relax, te, tirx, topi
+from tvm import relax, rpc, te, tirx, topi
 from tvm.relax import transform as relax_transform
 from tvm.relax import vm_build
 from tvm.s_tir import SBlockRealize, Schedule, renew_defs
 from tvm.s_tir.schedule import trace as schedule_trace
+from tvm.support import cc
 
 __all__ = [
     "SBlockRealize",
     "Schedule",
     "evolutionary_search",
+    "export_library",
     "is_constant",
     "light_intrinsics",
     "plain_trace",
@@ -26,6 +28,7 @@ __all__ = [
     "relax_transform",
     "renew_defs",
     "replay_trace",
+    "rpc_session",
     "runner_result",
     "te",
     "tirx",
@@ -83,6 +86,17 @@ def evolutionary_search(func: Any, target: dict[str, Any], trials: int, batch: i
     spaces = context.generate_design_space()
     context.pre_tuning(trials, batch, spaces, ms.database.MemoryDatabase(), ms.cost_model.RandomModel())
     return context
+
+
+def export_library(executable: Any, path: str, compiler: str | None) -> None:
+    """Link what was compiled into a shared library, by a cross compiler where one is given."""
+    options = {"fcompile": cc.cross_compiler(compiler)} if compiler else {}
+    executable.export_library(path, **options)
+
+
+def rpc_session(host: str, port: int, words: str) -> Any:
+    """Connect to an RPC server; `words` are what the client says of itself in the handshake."""
+    return rpc.client.RPCSession(rpc.client._ffi_api.Connect(host, port, words, False))
 
 
 def runner_result(seconds: float | None) -> Any:

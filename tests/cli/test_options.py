@@ -19,6 +19,7 @@ pytestmark = pytest.mark.null
 COMPILE: dict[str, Any] = {
     "shapes": {},
     "device": None,
+    "board": None,
     "tune": None,
     "trials": None,
     "store": None,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from tvmstack.cli.options import artifact_argument, input_option, inputs_from_texts, json_option, threads_option
+from tvmstack.cli.options import (
+    artifact_argument,
+    board_option,
+    input_option,
+    inputs_from_texts,
+    json_option,
+    threads_option,
+)
 
 __all__ = ["bench"]
 
@@ -19,6 +26,7 @@ __all__ = ["bench"]
 @click.option("--seconds", type=click.FloatRange(min=0.01), default=0.5, show_default=True, help="Length of one turn.")
 @input_option
 @threads_option
+@board_option
 @json_option
 def bench(
     artifact: str,
@@ -28,6 +36,7 @@ def bench(
     seconds: float,
     inputs: tuple[str, ...],
     threads: int | None,
+    board: str | None,
     as_json: bool,
 ) -> int:
     """Time ARTIFACT against other runtimes: same inputs, same threads, each in its own process, in turns.
@@ -49,6 +58,7 @@ def bench(
         rounds=rounds,
         seconds=seconds,
         progress=talk,
+        board=board,
     )
     emit(report.to_json(), as_json, bench_page)
     return max((getattr(errors, peer.error).exit_code for peer in report.missing), default=0)

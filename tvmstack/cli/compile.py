@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tvmstack.cli.options import (
+    board_option,
     device_option,
     freeze_option,
     frozen_from_texts,
@@ -41,6 +42,7 @@ __all__ = ["compile_"]
     "--verify/--no-verify", default=True, help="Compare the artifact with the original model before it is written."
 )
 @input_option
+@board_option
 @json_option
 def compile_(
     model: str,
@@ -56,6 +58,7 @@ def compile_(
     winograd: bool,
     verify: bool,
     inputs: tuple[str, ...],
+    board: str | None,
     as_json: bool,
 ) -> None:
     """Compile MODEL (an ONNX file) to one shared library.
@@ -84,6 +87,7 @@ def compile_(
             progress=progress,
             freeze=frozen_from_texts(freeze),
             inputs=inputs_from_texts(inputs),
+            board=board,
         )
     artifact.save(output)
     emit(artifact.report, as_json, build_page)

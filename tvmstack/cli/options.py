@@ -12,6 +12,7 @@ from tvmstack.core.errors import UsageError
 
 __all__ = [
     "artifact_argument",
+    "board_option",
     "device_option",
     "freeze_option",
     "frozen_from_texts",
@@ -34,7 +35,12 @@ model_argument = click.argument("model", metavar="MODEL")
 artifact_argument = click.argument("artifact", metavar="ARTIFACT")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 device_option = click.option(
-    "--device", metavar="NAME", help="What to compile for: host (the default) or cpu:MCPU, for example cpu:haswell."
+    "--device",
+    metavar="NAME",
+    help="What to compile for: host (the default) or cpu:MCPU, for example cpu:haswell or cpu:cortex-a72.",
+)
+board_option = click.option(
+    "--board", metavar="KEY[@TRACKER]", help="Do it on a board of this class [default tracker: 127.0.0.1:9190]."
 )
 store_option = click.option(
     "--store",

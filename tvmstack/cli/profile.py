@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from tvmstack.cli.options import artifact_argument, input_option, inputs_from_texts, json_option, threads_option
+from tvmstack.cli.options import (
+    artifact_argument,
+    board_option,
+    input_option,
+    inputs_from_texts,
+    json_option,
+    threads_option,
+)
 
 __all__ = ["profile"]
 
@@ -23,6 +30,7 @@ __all__ = ["profile"]
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show only the N costliest kernels.")
 @click.option("--report", metavar="FILE.html", help="Also write a page with a roofline; it needs no network.")
 @threads_option
+@board_option
 @json_option
 def profile(
     artifact: str,
@@ -32,6 +40,7 @@ def profile(
     top: int | None,
     report: str | None,
     threads: int | None,
+    board: str | None,
     as_json: bool,
 ) -> None:
     """Show where ARTIFACT's time goes.
@@ -48,7 +57,7 @@ def profile(
     if report:
         check_output(Path(report))
     data = driver.profile(
-        artifact, inputs=inputs_from_texts(inputs), repeats=repeats, peaks=peaks, threads=threads
+        artifact, inputs=inputs_from_texts(inputs), repeats=repeats, peaks=peaks, threads=threads, board=board
     ).to_json()
     if report:
         write_text(Path(report), profile_html(data, Path(artifact).name))

@@ -9,6 +9,7 @@ import click
 
 from tvmstack._version import VERSION
 from tvmstack.cli.bench import bench
+from tvmstack.cli.board import board
 from tvmstack.cli.cache import cache
 from tvmstack.cli.check import check
 from tvmstack.cli.compile import compile_
@@ -50,6 +51,7 @@ root.add_command(profile)
 root.add_command(inspect)
 root.add_command(check)
 root.add_command(cache)
+root.add_command(board)
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]

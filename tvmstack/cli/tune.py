@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tvmstack.cli.options import (
+    board_option,
     device_option,
     freeze_option,
     frozen_from_texts,
@@ -30,6 +31,7 @@ __all__ = ["tune"]
 @store_option
 @onnxruntime_nodes_option
 @winograd_option
+@board_option
 @json_option
 def tune(
     model: str,
@@ -41,6 +43,7 @@ def tune(
     store: str | None,
     onnxruntime_nodes: tuple[str, ...],
     winograd: bool,
+    board: str | None,
     as_json: bool,
 ) -> None:
     """Measure schedules for MODEL's kernels and keep them in the store; write no artifact.
@@ -65,5 +68,6 @@ def tune(
             winograd=winograd,
             progress=progress,
             freeze=frozen_from_texts(freeze),
+            board=board,
         )
     emit(report, as_json, tuning_page)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from tvmstack.cli.options import artifact_argument, input_option, inputs_from_texts, json_option, threads_option
+from tvmstack.cli.options import (
+    artifact_argument,
+    board_option,
+    input_option,
+    inputs_from_texts,
+    json_option,
+    threads_option,
+)
 
 __all__ = ["verify"]
 
@@ -14,8 +21,11 @@ __all__ = ["verify"]
 @click.option("--model", metavar="FILE", help="The original model [default: the answers kept in the artifact].")
 @input_option
 @threads_option
+@board_option
 @json_option
-def verify(artifact: str, model: str | None, inputs: tuple[str, ...], threads: int | None, as_json: bool) -> None:
+def verify(
+    artifact: str, model: str | None, inputs: tuple[str, ...], threads: int | None, board: str | None, as_json: bool
+) -> None:
     """Compare ARTIFACT with the original model.
 
     Random and edge inputs are fed to both; exits with 7 and the difference where they differ. Without --model the
@@ -25,4 +35,5 @@ def verify(artifact: str, model: str | None, inputs: tuple[str, ...], threads: i
     from tvmstack.cli.output import emit
     from tvmstack.report.artifact import verification_page
 
-    emit(driver.verify(artifact, model, threads=threads, inputs=inputs_from_texts(inputs)), as_json, verification_page)
+    found = driver.verify(artifact, model, threads=threads, inputs=inputs_from_texts(inputs), board=board)
+    emit(found, as_json, verification_page)

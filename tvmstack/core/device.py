@@ -6,14 +6,14 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tvmstack.core.errors import UsageError, nearest
 
-__all__ = ["Device", "detect_device", "device_from_text", "physical_cores"]
+__all__ = ["Device", "detect_device", "device_from_facts", "device_from_text", "physical_cores"]
 
 # x86 levels from the widest to the plainest: (LLVM mcpu, the /proc/cpuinfo flags it needs). Chosen by features,
 # because a
@@ -31,9 +31,32 @@ _X86_LEVELS: tuple[tuple[str, frozenset[str]], ...] = (
     ("nehalem", frozenset({"sse4_2", "popcnt"})),
     ("x86-64", frozenset()),
 )
+# ARM cores by LLVM's name: (the kernel's flags of what LLVM uses on it, cores and caches of a usual chip with it).
+_ARM_CORES: dict[str, tuple[frozenset[str], int, tuple[int, int, int]]] = {
+    "cortex-a72": (frozenset({"asimd"}), 4, (32 << 10, 1 << 20, 0)),
+    "cortex-a53": (frozenset({"asimd"}), 4, (32 << 10, 512 << 10, 0)),
+    "cortex-a55": (frozenset({"asimd", "asimddp", "fphp"}), 4, (32 << 10, 256 << 10, 2 << 20)),
+    "cortex-a76": (frozenset({"asimd", "asimddp", "fphp"}), 4, (64 << 10, 512 << 10, 2 << 20)),
+    "neoverse-n1": (frozenset({"asimd", "asimddp", "fphp"}), 4, (64 << 10, 1 << 20, 32 << 20)),
+    "neoverse-v1": (
+        frozenset({"asimd", "asimddp", "fphp", "i8mm", "bf16", "sve"}),
+        4,
+        (64 << 10, 1 << 20, 32 << 20),
+    ),
+}
+# "CPU part" of /proc/cpuinfo.
+_ARM_PARTS = {
+    "0xd03": "cortex-a53",
+    "0xd05": "cortex-a55",
+    "0xd08": "cortex-a72",
+    "0xd0b": "cortex-a76",
+    "0xd0c": "neoverse-n1",
+    "0xd40": "neoverse-v1",
+}
 # The flags that a build relies on, and that `check` therefore demands: the features of each level, level by level.
-_ARM_FEATURES = ("asimd", "asimddp", "i8mm", "sve", "sve2", "bf16", "fphp")
-_SPEED_FEATURES = frozenset().union(*(need for _, need in _X86_LEVELS)) | frozenset(_ARM_FEATURES)
+_SPEED_FEATURES = frozenset({"sve2"}).union(
+    *(need for _, need in _X86_LEVELS), *(need for need, _, _ in _ARM_CORES.values())
+)
 
 
 @dataclass(frozen=True)
@@ -113,18 +136,24 @@ class Device:
 
 def detect_device() -> Device:
     """Return the CPU this process runs on."""
-    arch = platform.machine()
-    name, flags = _cpuinfo()
-    features = tuple(sorted(flags & _SPEED_FEATURES))
-    mcpu = _x86_level(flags) if arch == "x86_64" else "generic"
-    return Device("cpu", name, arch, mcpu, features, physical_cores(), _caches())
+    name, flags, part = _cpuinfo()
+    return device_from_facts(platform.machine(), name, flags, physical_cores(), _caches(), part)
+
+
+def device_from_facts(
+    arch: str, name: str, flags: Collection[str], cores: int, caches: tuple[int, int, int], part: str = ""
+) -> Device:
+    """Return the device that a kernel describes so: its flags and its "CPU part" as /proc/cpuinfo gives them."""
+    features = tuple(sorted(_SPEED_FEATURES & frozenset(flags)))
+    mcpu = _x86_level(frozenset(flags)) if arch == "x86_64" else _arm_core(features, part)
+    return Device("cpu", name, arch, mcpu, features, cores, caches)
 
 
 def device_from_text(text: str | None) -> Device:
-    """Return the device a user named: nothing, "host" or "cpu" for this machine, or "cpu:MCPU" to narrow its features.
+    """Return the device a user named: nothing, "host" or "cpu" for this machine, "cpu:MCPU" for a level or another CPU.
 
-    A narrowed device keeps this machine's cores and caches, so that a program for an older CPU can be built and run
-    here.
+    A level of this machine's architecture keeps its cores and caches, so that a program for an older CPU can be built
+    and run here. An ARM core gets the cores and caches of a usual chip with it; a board is asked for its own.
     """
     host = detect_device()
     if text in (None, "host", "cpu"):
@@ -132,9 +161,12 @@ def device_from_text(text: str | None) -> Device:
     kind, _, level = str(text).partition(":")
     if kind != "cpu" or not level:
         raise UsageError(f"unknown device {text!r}; accepted: host, cpu, cpu:MCPU (for example cpu:haswell)")
-    needs = dict(_X86_LEVELS)
-    if host.arch != "x86_64" or level not in needs:
-        raise UsageError(f"unknown device {text!r}; {nearest(level, needs if host.arch == 'x86_64' else ())}")
+    if level in _ARM_CORES:
+        need, cores, caches = _ARM_CORES[level]
+        return Device("cpu", level, "aarch64", level, tuple(sorted(need)), cores, caches)
+    needs = dict(_X86_LEVELS) if host.arch == "x86_64" else {}
+    if level not in needs:
+        raise UsageError(f"unknown device {text!r}; {nearest(level, [*needs, *_ARM_CORES])}")
     index = [m for m, _ in _X86_LEVELS].index(level)
     allowed = frozenset().union(*(need for _, need in _X86_LEVELS[index:])) if level != "x86-64" else frozenset()
     features = tuple(sorted(allowed & _SPEED_FEATURES))
@@ -165,8 +197,16 @@ def _x86_level(flags: frozenset[str]) -> str:
     return next(mcpu for mcpu, need in _X86_LEVELS if need <= flags)
 
 
-def _cpuinfo() -> tuple[str, frozenset[str]]:
-    name, flags = platform.processor() or platform.machine(), frozenset[str]()
+def _arm_core(features: Collection[str], part: str) -> str:
+    """Return LLVM's name of an ARM core: by its part, else the plainest core with these features."""
+    if part in _ARM_PARTS:
+        return _ARM_PARTS[part]
+    fitting = [name for name, (need, _, _) in _ARM_CORES.items() if need <= frozenset(features)]
+    return max(fitting, key=lambda name: len(_ARM_CORES[name][0]), default="generic")
+
+
+def _cpuinfo() -> tuple[str, frozenset[str], str]:
+    name, flags, part = platform.processor() or platform.machine(), frozenset[str](), ""
     path = Path("/proc/cpuinfo")
     for line in path.read_text().splitlines() if path.exists() else ():
         key, _, value = line.partition(":")
@@ -174,7 +214,9 @@ def _cpuinfo() -> tuple[str, frozenset[str]]:
             name = " ".join(value.split())
         elif key.strip() in ("flags", "Features") and not flags:
             flags = frozenset(value.split())
-    return name, flags
+        elif key.strip() == "CPU part":
+            part = value.strip()
+    return name, flags, part
 
 
 def _caches() -> tuple[int, int, int]:

@@ -6,7 +6,8 @@ TvmstackError                 1
 ├── SetupError                4   something is not installed or not usable on this machine
 ├── BackendError              5   a back end failed on a region it had accepted
 ├── TuningError               6   tuning or its store failed
-└── ArtifactError             7   an artifact is damaged, foreign or wrong in its numbers
+├── ArtifactError             7   an artifact is damaged, foreign or wrong in its numbers
+└── BoardError                8   a board is lost, hung, or not what it says; its kinds are in tvmstack/board/errors.py
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 __all__ = [
     "ArtifactError",
     "BackendError",
+    "BoardError",
     "ModelError",
     "SetupError",
     "TuningError",
@@ -66,6 +68,12 @@ class ArtifactError(TvmstackError):
     """An artifact is damaged, was made for another machine, or gives wrong numbers."""
 
     exit_code = 7
+
+
+class BoardError(TvmstackError):
+    """A board cannot be reached, does not do what it should, or is not what it says it is."""
+
+    exit_code = 8
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

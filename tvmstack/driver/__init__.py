@@ -14,6 +14,13 @@ import numpy as np
 from tvmstack.core.device import Device, detect_device
 from tvmstack.core.errors import UsageError, nearest
 from tvmstack.driver.algorithms import recorded, settled
+from tvmstack.driver.boards import (
+    board_device,
+    opened_artifact,
+    opened_boards,
+    refuse_regions,
+    time_on_board,
+)
 from tvmstack.driver.compare import compare_build, compare_reference, compare_with, frozen_of
 from tvmstack.driver.result import Artifact, check_output, check_scratch, seconds_from
 from tvmstack.driver.steps import (
@@ -44,6 +51,7 @@ __all__ = [
     "check_output",
     "compile",
     "profile",
+    "run",
     "scan",
     "seconds_from",
     "tune",
@@ -67,6 +75,7 @@ def compile(
     sample_inputs: Any = None,
     inputs: Mapping[str, np.ndarray] | None = None,
     winograd: bool = True,
+    board: str | None = None,
 ) -> Artifact:
     """Compile a model to one shared library, tuned and compared with the original.
 
@@ -86,15 +95,20 @@ def compile(
         inputs: arrays to compare on besides random and edge ones, by input name.
         winograd: whether 3 x 3 convolutions may use Winograd's algorithm, which adds about 5e-6 of the largest value
             to the error of a layer.
+        board: "KEY[@TRACKER]": compile for that class of boards, tune and compare there.
 
     Raises:
-        UsageError, ModelError, SetupError, BackendError, TuningError, ArtifactError: see `tvmstack.core.errors`.
+        UsageError, ModelError, SetupError, BackendError, TuningError, ArtifactError, BoardError: see
+            `tvmstack.core.errors`.
     """
     budget = seconds_from(tune)
-    require_linker()
-    with open_records(store) as records:
-        pick = recorded(records, device_of(device), winograd)
-        prepared = prepare(model, shapes, device, onnxruntime_nodes, freeze, sample_inputs, pick)
+    with opened_boards(board) as boards, open_records(store) as records:
+        target = board_device(boards, device)
+        require_linker(device_of(target).arch)
+        pick = recorded(records, device_of(target), winograd)
+        prepared = prepare(model, shapes, target, onnxruntime_nodes, freeze, sample_inputs, pick)
+        refuse_regions(boards, prepared.plan)
+        prepared.boards = boards
         check_scratch(sum(w.nbytes for w in prepared.lowered.weights))
         tuning = None
         with clock(prepared.seconds, "tune"):
@@ -102,11 +116,11 @@ def compile(
                 tuning = tune_kernels(prepared, records, budget, trials, progress)
                 prepared = settled(prepared)
             chosen = choose(prepared, records)
-    artifact = build(prepared, chosen, threads)
-    artifact.report["tuning"] = tuning
-    if verify:
-        with clock(prepared.seconds, "compare"):
-            compare_build(artifact, prepared, chosen, inputs)
+        artifact = build(prepared, chosen, threads)
+        artifact.report["tuning"] = tuning
+        if verify:
+            with clock(prepared.seconds, "compare"):
+                compare_build(artifact, prepared, chosen, inputs)
     artifact.report["seconds"] = {k: round(v, 3) for k, v in prepared.seconds.items()}
     return artifact
 
@@ -131,6 +145,7 @@ def tune(
     progress: Progress = None,
     freeze: Mapping[str, Any] | None = None,
     winograd: bool = True,
+    board: str | None = None,
 ) -> dict[str, Any]:
     """Measure schedules for a model's kernels into the store and build nothing; see `compile` for the arguments.
 
@@ -143,10 +158,26 @@ def tune(
     seconds = seconds_from(tune)
     if not seconds and not trials:
         raise UsageError("say how much to tune: a time (tune='5m') or a number of trials")
-    with open_records(store) as records:
-        pick = recorded(records, device_of(device), winograd)
-        prepared = prepare(model, shapes, device, onnxruntime_nodes, freeze, None, pick)
+    with opened_boards(board) as boards, open_records(store) as records:
+        target = board_device(boards, device)
+        require_linker(device_of(target).arch)
+        pick = recorded(records, device_of(target), winograd)
+        prepared = prepare(model, shapes, target, onnxruntime_nodes, freeze, None, pick)
+        prepared.boards = boards
         return tune_kernels(prepared, records, seconds, trials, progress)
+
+
+def run(
+    artifact: str | Path,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    threads: int | None = None,
+    board: str | None = None,
+) -> dict[str, np.ndarray]:
+    """Run an artifact once, here or on a board; inputs left out get seeded random values."""
+    from tvmstack.measure.feed import fill_inputs
+
+    with opened_boards(board) as boards, opened_artifact(Path(artifact), threads, boards) as session:
+        return session.run(fill_inputs(session.inputs, inputs or {}))
 
 
 def bench(
@@ -158,6 +189,7 @@ def bench(
     rounds: int = 7,
     seconds: float = 0.5,
     progress: Callable[[str], None] | None = None,
+    board: str | None = None,
 ) -> BenchReport:
     """Time an artifact against other runtimes on the same inputs and threads; see `tvmstack.measure.bench`.
 
@@ -170,6 +202,7 @@ def bench(
         rounds: turns each program gets.
         seconds: length of one turn.
         progress: called with a line before each round.
+        board: "KEY[@TRACKER]": time it there, by the board's clock and without peers.
     """
     from tvmstack.artifact.manifest import read_manifest
     from tvmstack.measure.bench import PeerSpec
@@ -177,6 +210,13 @@ def bench(
     from tvmstack.measure.feed import fill_inputs
     from tvmstack.measure.peer import PEERS
 
+    if board is not None:
+        if against or model:
+            raise UsageError("there are no peers on a board: leave --against and --model out")
+        feed = fill_inputs(read_manifest(Path(artifact)).inputs, inputs or {})
+        with opened_boards(board) as boards:
+            assert boards is not None
+            return time_on_board(Path(artifact), boards, feed, rounds, seconds)
     names = list(against) if against is not None else ["onnxruntime"] if model else []
     for name in names:
         if name not in PEERS:
@@ -200,16 +240,19 @@ def profile(
     repeats: int = 20,
     peaks: bool = True,
     threads: int | None = None,
+    board: str | None = None,
 ) -> ProfileReport:
-    """Time an artifact kernel by kernel, against the machine's measured peaks where `peaks` is on."""
+    """Time an artifact kernel by kernel, against the machine's measured peaks where `peaks` is on.
+
+    On a board times are by its clock, and peaks are not measured.
+    """
     from tvmstack.measure.feed import fill_inputs
     from tvmstack.measure.peaks import measure_peaks
     from tvmstack.measure.profile import profile_rows
-    from tvmstack.runtime import load
 
-    session = load(artifact, threads=threads)
-    limits = measure_peaks(threads or session.manifest.threads) if peaks else None
-    return profile_rows(session, fill_inputs(session.inputs, inputs or {}), limits, repeats)
+    with opened_boards(board) as boards, opened_artifact(Path(artifact), threads, boards) as session:
+        limits = measure_peaks(threads or session.manifest.threads) if peaks and boards is None else None
+        return profile_rows(session, fill_inputs(session.inputs, inputs or {}), limits, repeats)
 
 
 def check(artifact: str | Path) -> list[dict[str, Any]]:
@@ -224,6 +267,7 @@ def verify(
     model: str | Path | None = None,
     threads: int | None = None,
     inputs: Mapping[str, np.ndarray] | None = None,
+    board: str | None = None,
 ) -> dict[str, Any]:
     """Compare an artifact with the original model, or without one with the answers it carries.
 
@@ -239,10 +283,12 @@ def verify(
 
     path = Path(artifact)
     manifest = read_manifest(path)
-    if model is None:
-        return compare_reference(path, manifest, threads)
-    _require_file(model)
-    return compare_with(path, manifest, Path(model), threads, inputs).to_json()
+    if model is not None:
+        _require_file(model)
+    with opened_boards(board) as boards:
+        if model is None:
+            return compare_reference(path, manifest, threads, boards)
+        return compare_with(path, manifest, Path(model), threads, inputs, boards).to_json()
 
 
 def why(

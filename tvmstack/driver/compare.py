@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tvmstack.core.errors import ArtifactError, ModelError, TvmstackError
+from tvmstack.driver.boards import opened_artifact, runs_here
 from tvmstack.driver.steps import Chosen, Prepared, build, prepare
 
 if TYPE_CHECKING:
     from tvmstack.artifact.manifest import Manifest
     from tvmstack.artifact.verify import Case, Verification
+    from tvmstack.board.watch import Boards
     from tvmstack.driver.result import Artifact
     from tvmstack.measure.oracle import Oracle
 
@@ -60,15 +62,20 @@ def compare_build(
     """
     from tvmstack.artifact import rewrite_manifest
 
+    if prepared.boards is None and not runs_here(prepared.device):
+        words = f"this machine cannot run {prepared.device.arch} code: compile with --board to compare on a board"
+        _log.warning("not compared: %s", words)
+        artifact.report["verification"] = _unproven(words)
+        return
     with tempfile.TemporaryDirectory(prefix="tvmstack-original-") as folder:
         oracle = _oracle(prepared, Path(folder))
         frozen = prepared.model.frozen_inputs
         cases, left_out = _cases(artifact.manifest, prepared, inputs)
         try:
-            result = _run_cases(artifact.path, oracle, frozen, cases, artifact.manifest.threads)
+            result = _run_cases(artifact.path, oracle, frozen, cases, artifact.manifest.threads, prepared.boards)
         except ModelError as err:
             _log.warning("not compared: %s. Give good ones with --input NAME=FILE.npy", err)
-            artifact.report["verification"] = {"cases": 0, "worst": 0.0, "skipped": [str(err)], "failures": []}
+            artifact.report["verification"] = _unproven(str(err))
             return
         result = replace(result, skipped=(*result.skipped, *left_out))
         if not result.ok:
@@ -79,6 +86,10 @@ def compare_build(
     rewrite_manifest(artifact.path, artifact.manifest)
     artifact.report["verification"] = data
     artifact.report["size_bytes"] = artifact.path.stat().st_size
+
+
+def _unproven(words: str) -> dict[str, Any]:
+    return {"cases": 0, "worst": 0.0, "skipped": [words], "failures": []}
 
 
 def _cases(
@@ -111,7 +122,12 @@ def _reference(oracle: Oracle, cases: Sequence[Case], frozen: Mapping[str, np.nd
 
 
 def compare_with(
-    path: Path, manifest: Manifest, model: Path, threads: int | None, inputs: Mapping[str, np.ndarray] | None = None
+    path: Path,
+    manifest: Manifest,
+    model: Path,
+    threads: int | None,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    boards: Boards | None = None,
 ) -> Verification:
     """Compare an artifact with a model file.
 
@@ -130,25 +146,27 @@ def compare_with(
     cases = [case for case in make_cases(manifest.inputs) if not (left_out and case.name == "nan")]
     if inputs:
         cases.insert(0, Case("given", dict(inputs)))
-    result = _run_cases(path, oracle, frozen, cases, threads)
+    result = _run_cases(path, oracle, frozen, cases, threads, boards)
     if not result.ok:
         raise ArtifactError(f"{path} differs from {model}: {_first_words(result)}")
     return result
 
 
-def compare_reference(path: Path, manifest: Manifest, threads: int | None) -> dict[str, Any]:
+def compare_reference(
+    path: Path, manifest: Manifest, threads: int | None, boards: Boards | None = None
+) -> dict[str, Any]:
     """Compare an artifact with the answers it carries.
 
     Raises:
         ArtifactError: it differs, or carries none.
     """
     from tvmstack.artifact.verify import make_cases
-    from tvmstack.runtime import load
 
     if not manifest.reference:
         raise ArtifactError(f"{path} was built without a comparison and carries no answers: add --model FILE")
     case = make_cases(manifest.inputs, manifest.reference["seed"])[0]
-    ours = _samples(load(path, threads=threads).run(case.feeds))
+    with opened_artifact(path, threads, boards) as session:
+        ours = _samples(session.run(case.feeds))
     worst = 0.0
     for name, kept in manifest.reference["outputs"].items():
         gap = _sample_gap(ours[name], kept)
@@ -166,12 +184,16 @@ def frozen_of(manifest: Manifest) -> dict[str, np.ndarray]:
 
 
 def _run_cases(
-    path: Path, oracle: Oracle, frozen: Mapping[str, np.ndarray], cases: Sequence[Case], threads: int | None
+    path: Path,
+    oracle: Oracle,
+    frozen: Mapping[str, np.ndarray],
+    cases: Sequence[Case],
+    threads: int | None,
+    boards: Boards | None,
 ) -> Verification:
     from tvmstack.artifact.verify import verify
-    from tvmstack.runtime import load
 
-    with load(path, threads=threads) as session:
+    with opened_artifact(path, threads, boards) as session:
         return verify(session.outputs, cases, session.run, lambda feeds: oracle.run({**feeds, **frozen}))
 
 
@@ -255,7 +277,7 @@ class _Search:
             part = build(short, self.chosen.for_kernels(short.lowered.kernels), None)
             names = {s.name for s in part.manifest.inputs}
             case = replace(self.case, feeds={k: v for k, v in self.case.feeds.items() if k in names})
-            return not _run_cases(part.path, Oracle(cut), {}, [case], None).ok
+            return not _run_cases(part.path, Oracle(cut), {}, [case], None, self.prepared.boards).ok
         except TvmstackError as err:
             _log.info("%s cannot be asked for: %s", item[0], err)
             return False

@@ -19,6 +19,7 @@ from tvmstack.driver.result import Artifact, disk_words
 
 if TYPE_CHECKING:
     from tvmstack.artifact.manifest import Manifest
+    from tvmstack.board.watch import Boards
     from tvmstack.core.model import Model
     from tvmstack.lower.algorithms import Picker
     from tvmstack.lower.memory import MemoryPlan
@@ -63,6 +64,7 @@ class Prepared:
     sample_inputs: Any = None
     onnxruntime_nodes: tuple[str, ...] = ()
     pick: Picker = field(kw_only=True)
+    boards: Boards | None = None
 
 
 def prepare(
@@ -146,6 +148,7 @@ def tune_kernels(
         trials=trials,
         progress=progress,
         alternatives=alternatives(prepared),
+        boards=prepared.boards,
     )
     data: dict[str, Any] = report.to_json()
     _log.info("tuned: %d trials in %.0f s", data["trials"], data["seconds"])
@@ -171,7 +174,7 @@ def choose(prepared: Prepared, records: Any) -> Chosen:
     from tvmstack import schedules
 
     context, choices, facts = key_context(prepared), {}, {}
-    best = best_proven(prepared.lowered.kernels, prepared.device, context, records)
+    best = best_proven(prepared.lowered.kernels, prepared.device, context, records, prepared.boards)
     for kernel in prepared.lowered.kernels:
         record = _applicable(kernel, best[kernel.workload], prepared.device)
         if record is not None:
@@ -192,11 +195,13 @@ def store_line(found: int, tunable: int, fixed: int) -> str:
     return words + (f"; {fixed} more have nothing to tune" if fixed else "")
 
 
-def best_proven(kernels: Sequence[Kernel], device: Device, context: Any, records: Any) -> dict[str, Any]:
+def best_proven(
+    kernels: Sequence[Kernel], device: Device, context: Any, records: Any, boards: Boards | None = None
+) -> dict[str, Any]:
     """Return the best record of each kernel by its workload, or None.
 
-    A record that came from elsewhere is replayed in a process of its own before it is used for the first time; where
-    that fails it goes to quarantine, and the next best takes its turn.
+    A record that came from elsewhere is replayed in a process of its own, or on a board, before it is used for the
+    first time; where that fails it goes to quarantine, and the next best takes its turn.
     """
     by_workload = {k.workload: k for k in kernels}
     best = {workload: records.best(kernel, context) for workload, kernel in by_workload.items()}
@@ -205,18 +210,24 @@ def best_proven(kernels: Sequence[Kernel], device: Device, context: Any, records
         waiting = {w: r for w, r in best.items() if r is not None and not r.proven and w not in undecided}
         if not waiting:
             break
-        undecided |= _replay(waiting, by_workload, device, records)
+        undecided |= _replay(waiting, by_workload, device, records, boards)
         best.update({w: records.best(by_workload[w], context) for w in waiting})
     return {w: r if r is not None and r.proven else None for w, r in best.items()}
 
 
-def _replay(waiting: Mapping[str, Any], kernels: Mapping[str, Kernel], device: Device, records: Any) -> set[str]:
+def _replay(
+    waiting: Mapping[str, Any],
+    kernels: Mapping[str, Kernel],
+    device: Device,
+    records: Any,
+    boards: Boards | None,
+) -> set[str]:
     """Replay records and note in the store which ran and which did not; return those of which nothing can be said."""
     from tvmstack.tuning import replay
 
     _log.info("replaying %d records that were not measured here", len(waiting))
     undecided = set()
-    for outcome in replay([(kernels[w], record.choice) for w, record in waiting.items()], device):
+    for outcome in replay([(kernels[w], record.choice) for w, record in waiting.items()], device, boards):
         workload, name = outcome.kernel.workload, outcome.kernel.name
         if not outcome.failure:
             records.prove(waiting[workload])

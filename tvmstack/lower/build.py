@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tvmstack import schedules
-from tvmstack._tvm import relax, relax_transform, tvm, vm_codegen, vm_link
+from tvmstack._tvm import export_library, relax, relax_transform, tvm, vm_codegen, vm_link
 from tvmstack.core.kernel import Choice
+from tvmstack.core.toolchain import cross_compiler
 from tvmstack.lower.byte_offset import TIR_PIPELINE
 from tvmstack.lower.memory import MemoryPlan, plan_memory
 from tvmstack.lower.pipeline import Lowered
@@ -58,7 +59,7 @@ def _code(kernels: Any, target: Any) -> list[Any]:
 def build_library(lowered: Lowered, choices: Mapping[str, Choice], path: Path) -> MemoryPlan:
     """Compile and link the module into the shared library `path` without its weights; return its memory plan."""
     executable, plan = build_executable(lowered, choices)
-    executable.export_library(str(path))
+    export_library(executable, str(path), cross_compiler(lowered.device.arch))
     return plan
 
 

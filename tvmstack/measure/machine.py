@@ -15,6 +15,7 @@ from typing import Any
 from tvmstack._version import VERSION
 from tvmstack.core.device import detect_device
 from tvmstack.core.errors import SetupError
+from tvmstack.core.toolchain import cross_compiler
 from tvmstack.core.verdict import Verdict
 from tvmstack.measure.peaks import measure_peaks
 
@@ -41,9 +42,9 @@ def find_compiler() -> str | None:
     return next((path for name in _COMPILERS if (path := shutil.which(name))), None)
 
 
-def check_linker() -> Verdict:
-    """Link an empty shared library (30 ms), so that a missing compiler is known before any long work."""
-    compiler = find_compiler()
+def check_linker(arch: str = "") -> Verdict:
+    """Link an empty shared library (30 ms) for this or another architecture, before any long work."""
+    compiler = (cross_compiler(arch) if arch else None) or find_compiler()
     if compiler is None:
         named = os.environ.get("CXX") or os.environ.get("CC")
         looked = f"{named!r} named by $CXX or $CC is not there" if named else f"looked for {', '.join(_COMPILERS)}"
@@ -89,9 +90,9 @@ def examine(with_peaks: bool) -> dict[str, Any]:
     }
 
 
-def require_linker() -> None:
-    """Raise SetupError where a shared library cannot be linked."""
-    verdict = check_linker()
+def require_linker(arch: str = "") -> None:
+    """Raise SetupError where a shared library cannot be linked for this or another architecture."""
+    verdict = check_linker(arch)
     if not verdict:
         raise SetupError(f"{verdict.reason}; {verdict.hint}")
 

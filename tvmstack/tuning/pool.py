@@ -17,13 +17,17 @@ from tvmstack.core.device import Device
 from tvmstack.core.errors import TuningError
 from tvmstack.core.kernel import Choice, Kernel
 
-__all__ = ["BUILD_S", "RUN_S", "Pool", "WorkerLost"]
+__all__ = ["BUILD_S", "RUN_S", "MachineChanged", "Pool", "WorkerLost"]
 
 START_S, BUILD_S, RUN_S = 120.0, 30.0, 20.0
 
 
 class WorkerLost(Exception):
     """A worker crashed or hung; `args[0]` says which in words."""
+
+
+class MachineChanged(Exception):
+    """What ran candidates was lost through no fault of theirs; another took its place and has run nothing yet."""
 
 
 class _Process:
@@ -136,11 +140,13 @@ class Pool:
         kernel, slot, choice = waiting[index]
         try:
             self._introduce(index, kernel)
-            message = {"do": "build", "name": kernel.name, "slot": slot, "choice": choice.to_json()}
-            self._workers[index].send(message)
+            self._workers[index].send(self._build_message(kernel, slot, choice))
         except (WorkerLost, TuningError) as err:
             failures[kernel.name][slot] = f"build: {err}"
             del waiting[index]
+
+    def _build_message(self, kernel: Kernel, slot: int, choice: Choice) -> dict[str, Any]:
+        return {"do": "build", "name": kernel.name, "slot": slot, "choice": choice.to_json()}
 
     def run(self, kernel: Kernel, slot: int, is_default: bool, limit_s: float | None = None) -> list[float]:
         """Run a built candidate alone on the machine; return the seconds of its repeats, one if it is over the limit.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tvmstack import schedules
+from tvmstack.board.watch import Boards
 from tvmstack.core.device import Device
 from tvmstack.core.errors import TuningError
 from tvmstack.core.kernel import Choice, Kernel
-from tvmstack.tuning.pool import Pool, WorkerLost
+from tvmstack.tuning.board_pool import BoardPool
+from tvmstack.tuning.pool import MachineChanged, Pool, WorkerLost
 
 __all__ = ["Outcome", "replay"]
 
@@ -31,14 +34,17 @@ class Outcome:
     is_open: bool = False
 
 
-def replay(jobs: Sequence[tuple[Kernel, Choice]], device: Device) -> Iterator[Outcome]:
-    """Yield for each kernel whether its choice can be used on this machine.
+def replay(jobs: Sequence[tuple[Kernel, Choice]], device: Device, boards: Boards | None = None) -> Iterator[Outcome]:
+    """Yield for each kernel whether its choice can be used on this machine, or on a board.
 
     A crash or a hang costs a worker process, not this one. Kernels are built as many at a time as there are workers.
     """
     if not jobs:
         return
-    pool = Pool(device)
+    if boards is None and device.arch != platform.machine():
+        yield from (Outcome(kernel, f"this machine cannot run {device.arch} code", is_open=True) for kernel, _ in jobs)
+        return
+    pool = BoardPool(device, boards) if boards is not None else Pool(device)
     try:
         for start in range(0, len(jobs), device.cores):
             yield from _some(pool, jobs[start : start + device.cores], device)
@@ -69,6 +75,8 @@ def _run(pool: Pool, kernel: Kernel, slots: dict[int, Choice], failed: dict[int,
     for slot in slots:
         try:
             pool.run(kernel, slot, is_default=slot == _DEFAULT)
+        except MachineChanged as err:
+            return Outcome(kernel, str(err), is_open=True)
         except (WorkerLost, TuningError) as err:
             reason = f"run: {err}" if isinstance(err, WorkerLost) else str(err)
             return Outcome(kernel, reason, is_open=slot == _DEFAULT)

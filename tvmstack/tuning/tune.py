@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tvmstack import schedules
+from tvmstack.board.watch import Boards
 from tvmstack.core.device import Device
 from tvmstack.core.errors import TuningError
 from tvmstack.core.kernel import Choice, Kernel, site_kernel
 from tvmstack.store import KeyContext, Record, Store
 from tvmstack.store.record import OK
+from tvmstack.tuning.board_pool import BoardPool
 from tvmstack.tuning.model import CostModel
-from tvmstack.tuning.pool import Pool, WorkerLost
+from tvmstack.tuning.pool import MachineChanged, Pool, WorkerLost
 from tvmstack.tuning.report import Progress, TaskReport, TuningReport
 from tvmstack.tuning.search import Search
 from tvmstack.tuning.sketches import Sketches
@@ -189,6 +191,14 @@ class _Run:
         return self._record(task, choice, times)
 
     def _run_one(self, task: _Task, choice: Choice, limit_s: float | None = None) -> list[float]:
+        """Run a choice, once more where the machine was lost under it."""
+        try:
+            return self._run_with_reference(task, choice, limit_s)
+        except MachineChanged as changed:
+            _log.warning("%s", changed)
+            return self._run_with_reference(task, choice, limit_s)
+
+    def _run_with_reference(self, task: _Task, choice: Choice, limit_s: float | None) -> list[float]:
         """Run a choice; what a lost worker held is built again, and the default runs first: it gives the values."""
         kernel, default = task.kernel, task.search.default
         is_default = choice == default
@@ -347,18 +357,21 @@ def tune(
     trials: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     alternatives: Sequence[Kernel] = (),
+    boards: Boards | None = None,
 ) -> TuningReport:
     """Measure schedules of the kernels into the store until the time or the trials are used up.
 
     `alternatives` are kernels of other algorithms for the same convolutions; which is the fastest is recorded too.
-    Every batch is committed before the next begins; a second call goes on from what the store holds.
+    Every batch is committed before the next begins; a second call goes on from what the store holds. With `boards`
+    candidates run there; when one is lost, another of its class goes on.
 
     Raises:
+        BoardLost: the last board is gone.
         TuningError: the store cannot be written. KeyboardInterrupt passes through with everything measured kept.
     """
     context = KeyContext.current(device, pipeline_digest)
     tasks = _tasks(kernels, alternatives, device, store, context)
-    pool = Pool(device)
+    pool = BoardPool(device, boards) if boards is not None else Pool(device)
     run = _Run(tasks, store, context, pool, seconds, trials, progress)
     try:
         run.search()

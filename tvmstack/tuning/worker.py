@@ -38,13 +38,19 @@ class _Kernel:
         self.sets: list[list[Any]] = []
         self.expected: np.ndarray | None = None
 
-    def build(self, choice: Mapping[str, Any], slot: int) -> None:
+    def build(self, choice: Mapping[str, Any], slot: int, library: str | None = None) -> None:
+        """Build a candidate to run here, or into a library for a board."""
         from tvmstack import schedules
-        from tvmstack._tvm import tvm
+        from tvmstack._tvm import export_library, tvm
         from tvmstack.core.kernel import Choice
+        from tvmstack.core.toolchain import cross_compiler
 
         scheduled = schedules.apply(self.func, Choice.from_json(choice), self.device)
-        module = tvm.compile(scheduled, target=tvm.target.Target(self.device.target())).jit()
+        compiled = tvm.compile(scheduled, target=tvm.target.Target(self.device.target()))
+        if library is not None:
+            export_library(compiled, library, cross_compiler(self.device.arch))
+            return
+        module = compiled.jit()
         self.built[slot] = module[str(self.func.attrs["global_symbol"])]
 
     def run(self, slot: int, is_default: bool, limit_s: float = math.inf) -> list[float]:
@@ -131,7 +137,7 @@ class _Worker:
         else:
             kernel = self.kernels[message["name"]]
             if command == "build":
-                kernel.build(message["choice"], message["slot"])
+                kernel.build(message["choice"], message["slot"], message.get("library"))
             else:
                 for name, other in self.kernels.items():
                     if name != message["name"]:
