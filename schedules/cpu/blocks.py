@@ -21,7 +21,7 @@ __all__ = [
     "fuse_epilogue",
     "is_schedulable",
     "lanes",
-    "most_rows",
+    "most_tiles",
     "open_schedule",
     "reduction_blocks",
     "tile_score",
@@ -129,9 +129,9 @@ ACCUMULATOR_BYTES = 24576
 BYTES_THAT_REPAY_BLOCKS, READS_THAT_REPAY_BLOCKS = 1 << 20, 4
 
 
-def most_rows(count: int, row_bytes: int) -> int:
-    """Return the largest divisor of `count` tiles whose accumulators, `row_bytes` each, stay in L1; at least 1."""
-    return max((d for d in divisors(count, count) if d * row_bytes <= ACCUMULATOR_BYTES), default=1)
+def most_tiles(count: int, tile_bytes: int) -> int:
+    """Return the largest divisor of `count` tiles whose accumulators, `tile_bytes` each, stay in L1; at least 1."""
+    return max((d for d in divisors(count, count) if d * tile_bytes <= ACCUMULATOR_BYTES), default=1)
 
 
 def reduction_blocks(steps: int, unit: int = 1) -> list[int]:

@@ -17,7 +17,7 @@ from tvmstack.schedules.cpu.blocks import (
     flatten_parallel,
     fuse_epilogue,
     lanes,
-    most_rows,
+    most_tiles,
     reduction_blocks,
     tile_score,
     worth_parallel,
@@ -88,17 +88,20 @@ class Conv2d:
         coo, coi = sch.split(co, [None, decisions["oc"]])
         steps = [wo, rc, ry, rx, ri]
         if decisions["k"]:
-            row_bytes = 4 * decisions["oh"] * decisions["oc"] * extent(sch, wo) * decisions["ow"] * extent(sch, c)
-            ho, ht = sch.split(ho, [None, most_rows(extent(sch, ho), row_bytes)])
+            tile_bytes = 4 * decisions["oh"] * decisions["oc"] * decisions["ow"] * extent(sch, c)
+            cols = most_tiles(extent(sch, wo), tile_bytes)
+            rows = most_tiles(extent(sch, ho), tile_bytes * cols) if cols == extent(sch, wo) else 1
+            wo, wt = sch.split(wo, [None, cols])
+            ho, ht = sch.split(ho, [None, rows])
             rc, rt = sch.split(rc, [None, decisions["k"]])
-            steps = [rc, ht, wo, rt, ry, rx, ri]
+            steps = [wo, rc, ht, wt, rt, ry, rx, ri]
         outer = [n, coo, ho] if decisions["order"] == 0 else [n, ho, coo]
         sch.reorder(*outer, *steps, hi, wi, coi, c)
         serial = outer[2:] if decisions["order"] == 2 else []
         fused = sch.fuse(*outer[: 3 - len(serial)])
         if is_parallel:
             sch.parallel(fused)
-        place = [fused, *serial] if decisions["k"] else [fused, *serial, wo]
+        place = [fused, *serial, wo]
         sch.reverse_compute_at(out, place[-1])
         finish_tile(sch, out, len(place), lanes(device))
         _vectorise_panel(sch, c, (hi, wi, coi))

@@ -16,7 +16,7 @@ from tvmstack.schedules.cpu.blocks import (
     flatten_parallel,
     fuse_epilogue,
     lanes,
-    most_rows,
+    most_tiles,
     reduction_blocks,
     tile_score,
     worth_parallel,
@@ -72,7 +72,7 @@ class Dense:
         k, *inner = sch.split(k, [None, decisions["k"]]) if decisions["k"] else [k]
         if decisions["k"]:
             row_bytes = 4 * decisions["m"] * decisions["n"] * width
-            io, it = sch.split(io, [None, most_rows(extent(sch, io), row_bytes)])
+            io, it = sch.split(io, [None, most_tiles(extent(sch, io), row_bytes)])
             inner = [it, *inner]
         outer = (*batch, jo, io) if decisions["order"] == 0 else (*batch, io, jo)
         sch.reorder(*outer, k, *inner, ii, ji, jv)

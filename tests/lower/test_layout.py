@@ -193,3 +193,22 @@ def test_the_templates_serve_avx2_as_well():
     y = g("Conv", y, g.weight(20, 1, 3, 3), pads=[1, 1, 1, 1], group=20)
     y = g("ReduceMean", y, g.constant(np.array([2, 3], "int64")), keepdims=0)
     check(g.model(g("Softmax", g("MatMul", y, g.weight(20, 10)))), device_from_text("cpu:haswell"))
+
+
+@pytest.mark.parametrize(("length", "kernel", "stride"), [(37, 5, 1), (64, 3, 2)])
+def test_a_convolution_over_one_column_squeezed_and_reduced_to_its_maximum(length, kernel, stride):
+    g = Graph(x=[1, 20, length, 1])
+    pads = [kernel // 2, 0, kernel // 2, 0]
+    y = g("Conv", "x", g.weight(36, 20, kernel, 1), g.weight(36), pads=pads, strides=[stride, 1])
+    flat = g("Squeeze", g("Tanh", y), g.constant(np.array([3], "int64")))
+    lowered = check(g.model(flat, g("GlobalMaxPool", flat)))
+    assert all(k.template != "generic" for k in lowered.kernels)
+
+
+def test_a_picture_laid_out_in_one_row_stays_blocked():
+    g = Graph(x=[2, 32, 4, 6])
+    y = g("Conv", "x", g.weight(48, 32, 1, 1), g.weight(48))
+    row = g("Reshape", y, g.constant(np.array([2, 48, 24], "int64")))
+    lowered = check(g.model(g("Relu", g("Conv", row, g.weight(16, 48, 3), pads=[1, 1]))))
+    assert sum(k.template == "conv2d_nchwc" for k in lowered.kernels) == 2
+    assert not any("from_blocked" in k.name and "to_blocked" in k.name for k in lowered.kernels)

@@ -28,6 +28,7 @@ __all__ = [
     "pool2d_nchwc",
     "softmax",
     "softmax_strided",
+    "spatial_max_nchwc",
     "spatial_mean_nchwc",
     "to_blocked",
 ]
@@ -281,6 +282,17 @@ def spatial_mean_nchwc(x: Any) -> Any:
     )
     scale = tirx.const(1.0 / (h * w), x.dtype)
     return te.compute(total.shape, lambda *i: total(*i) * scale, name="average")
+
+
+def spatial_max_nchwc(x: Any) -> Any:
+    """Maximum over H and W in blocked layout: (N, C/c, H, W, c) -> (N, C/c, 1, 1, c)."""
+    n, co, h, w, block = _shape(x)
+    ry, rx = te.reduce_axis((0, h), "ry"), te.reduce_axis((0, w), "rx")
+    return te.compute(
+        (n, co, 1, 1, block),
+        lambda b, o, y, xx, c: te.max(x[b, o, y + ry, xx + rx, c], axis=[ry, rx]),
+        name="pool_nchwc",
+    )
 
 
 def dense(x: Any, weight: Any, columns: int) -> Any:

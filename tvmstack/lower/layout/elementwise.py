@@ -215,7 +215,7 @@ def permute_dims(rewriter: Rewriter, call: Any) -> Value | None:
 
 @handles("relax.reshape")
 def reshape(rewriter: Rewriter, call: Any) -> Value | None:
-    """Reshape a constant at compile time; drop or add unit dims of rows without a move."""
+    """Reshape a constant at compile time; drop or add dims of rows, and shape pictures anew, without a move."""
     shape = shape_of(call)
     value = rewriter.value(call.args[0])
     if shape is None:
@@ -231,6 +231,10 @@ def reshape(rewriter: Rewriter, call: Any) -> Value | None:
         and not value.is_padded
     ):
         return Value(shape=shape, plain=rewriter.reshape(value.blocked, shape))
+    picture = Value(shape=shape).nchw
+    if value.blocked is not None and value.nchw is not None and picture is not None and picture[:2] == value.nchw[:2]:
+        n, blocks, _, _, block = shape_of(value.blocked) or ()
+        return Value(shape=shape, blocked=rewriter.reshape(value.blocked, (n, blocks, *picture[2:], block)))
     return None
 
 

@@ -100,6 +100,7 @@ class Rewriter:
         self.values: dict[Any, Value] = {}
         self.producers: dict[Any, Any] = {}
         self.uses: dict[Any, int] = {}
+        self.shaped: dict[Any, Any] = {}
 
     # --- expressions of the old function -> values
 
@@ -189,12 +190,15 @@ class Rewriter:
         return self.bb.emit_te(compute, *args, primfunc_name_hint=name or compute.__name__, **kwargs)
 
     def reshape(self, expr: Any, shape: tuple[int, ...]) -> Any:
-        """Bind a reshape, at compile time for a constant and not at all where nothing changes."""
+        """Bind a reshape, one for several in a row, at compile time for a constant, not at all if nothing changes."""
+        expr = self.shaped.get(expr, expr) if isinstance(expr, relax.Var) else expr
         if shape_of(expr) == tuple(shape):
             return expr
         if is_constant(expr):
             return relax.const(expr.value.numpy().reshape(shape))
-        return self.emit(relax.op.reshape(expr, shape))
+        made = self.emit(relax.op.reshape(expr, shape))
+        self.shaped[made] = expr
+        return made
 
     def rebuild(self, call: Any, args: list[Any]) -> Any:
         """Bind `call` with other arguments; its result type is inferred anew."""

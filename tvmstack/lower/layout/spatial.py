@@ -79,6 +79,8 @@ def convolve(
     if value.nchw is None:
         return None
     channels, out = value.nchw[1], weight.shape[0]
+    if value.nchw[3] == weight.shape[3] == 1 and value.nchw[2] > 1 and settings["pads"][1] == settings["pads"][3] == 0:
+        return _lying(rewriter, value, weight, groups, settings, shape)
     if groups == channels == out and groups > 1:
         return _depthwise(rewriter, value, weight, settings, shape)
     site = _site(rewriter, value.nchw, weight, groups, settings)
@@ -93,6 +95,35 @@ def convolve(
     options: dict[str, Any] = {"groups": groups, "channels": out, "plain_block": plain_block, **settings}
     made = rewriter.te(kernels.conv2d_nchwc, x, packed, name=name, **options)
     return Value(shape=shape, blocked=made)
+
+
+def _lying(
+    rewriter: Rewriter,
+    value: Value,
+    weight: np.ndarray,
+    groups: int,
+    settings: dict[str, list[int]],
+    shape: tuple[int, ...],
+) -> Value | None:
+    """Convolve a picture one column wide as one of one row, along which tiles go."""
+    n, c, h, _ = value.nchw or (0, 0, 0, 0)
+    lying = Value(shape=(n, c, 1, h))
+    if value.blocked is not None:
+        lying.blocked = rewriter.reshape(value.blocked, (n, -(-c // value.block), 1, h, value.block))
+    else:
+        lying.plain = rewriter.reshape(rewriter.plain(value), (n, c, 1, h))
+    top, _, bottom, _ = settings["pads"]
+    turned = {
+        "strides": settings["strides"][::-1],
+        "dilations": settings["dilations"][::-1],
+        "pads": [0, top, 0, bottom],
+    }
+    rows = shape[2]
+    made = convolve(rewriter, lying, weight.transpose(0, 1, 3, 2), groups, turned, (n, shape[1], 1, rows))
+    if made is None or made.blocked is None:
+        return None
+    blocks = -(-shape[1] // made.block)
+    return Value(shape=shape, blocked=rewriter.reshape(made.blocked, (n, blocks, rows, 1, made.block)))
 
 
 def _site(
@@ -250,17 +281,18 @@ def adaptive_avg_pool2d(rewriter: Rewriter, call: Any) -> Value | None:
     return Value(shape=shape, blocked=rewriter.te(kernels.spatial_mean_nchwc, rewriter.blocked(value)))
 
 
-@handles("relax.mean")
-def mean(rewriter: Rewriter, call: Any) -> Value | None:
-    """Average over rows and columns in blocked form; other means stay plain."""
+@handles("relax.mean", "relax.max")
+def over_the_picture(rewriter: Rewriter, call: Any) -> Value | None:
+    """Take the mean or the maximum of all rows and columns in blocked form; others stay plain."""
     value, shape = rewriter.value(call.args[0]), shape_of(call)
-    if value.shape is None or len(value.shape) != 4 or call.attrs.axis is None or dtype_of(call) != "float32":
+    if value.nchw is None or value.shape is None or call.attrs.axis is None or dtype_of(call) != "float32":
         return None
-    axes = sorted(int(a) % 4 for a in call.attrs.axis)
-    if axes != [2, 3] or shape is None or (value.blocked is None and value.shape[1] < rewriter.lanes):
+    rank = len(value.shape)
+    axes = sorted(int(a) % rank for a in call.attrs.axis)
+    if axes != list(range(2, rank)) or shape is None or (value.blocked is None and value.shape[1] < rewriter.lanes):
         return None
-    made = rewriter.te(kernels.spatial_mean_nchwc, rewriter.blocked(value))
-    kept = Value(shape=(*value.shape[:2], 1, 1), blocked=made)
-    return (
-        kept if bool(call.attrs.keepdims) else Value(shape=shape, plain=rewriter.reshape(rewriter.plain(kept), shape))
-    )
+    kernel = kernels.spatial_mean_nchwc if call.op.name == "relax.mean" else kernels.spatial_max_nchwc
+    kept = Value(shape=(*value.shape[:2], *[1] * (rank - 2)), blocked=rewriter.te(kernel, rewriter.blocked(value)))
+    if bool(call.attrs.keepdims):
+        return kept
+    return Value(shape=shape, plain=rewriter.reshape(rewriter.plain(kept), shape))
