@@ -70,3 +70,22 @@ def test_two_processes_measure_every_choice_once(store, place):
     ]
     assert sum(int(job.communicate()[0]) for job in jobs) == 208
     assert len(store.records()) == 208
+
+
+@pytest.mark.cpu
+def test_a_tuning_run_leaves_alone_what_another_has_claimed(store):
+    from tests.tuning.test_tuning import DEVICE, dense_kernel
+    from tvmstack import schedules
+    from tvmstack.store import KeyContext
+    from tvmstack.tuning import tune
+
+    work, context = dense_kernel(), KeyContext.current(DEVICE, "p")
+    default = schedules.default_choice(work.func, DEVICE)
+    every = [Choice("dense", d) for d in schedules.candidates(work.func, DEVICE)]
+    theirs = [c for c in every[:-3] if c != default]
+    store.claim(work, context, theirs, "another run", 600)
+    report = tune([work], DEVICE, "p", store, trials=3)
+    measured = {r.choice.text for r in store.trials(work, context)}
+    assert report.trials == 3
+    assert measured <= {default.text, *(c.text for c in every[-3:])}
+    assert store.claim(work, context, every, "third", 600).choices
