@@ -6,6 +6,7 @@ import random
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,3 +114,18 @@ def test_a_store_deleted_or_replaced_under_a_run_costs_nothing_measured_later(
     assert running.add(batch("w", 1)) == BATCH
     assert "moved or replaced" in caplog.text
     assert {r.workload.split()[1] for r in opened(str(path)).records()} == {"1"}
+
+
+def test_damage_in_a_large_file_is_found_by_the_look_up_that_meets_it(
+    whole: bytes, tmp_path: Path, opened: Callable[[str], Store], caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("tvmstack.store.salvage._READ_THROUGH_BYTES", 0)
+    path = tmp_path / "store.db"
+    middle = len(whole) // 2 // 4096 * 4096
+    path.write_bytes(whole[:middle] + b"\xff" * 16384 + whole[middle + 16384 :])
+    store = opened(str(path))
+    assert "was damaged" not in caplog.text
+    found = {(r.workload, r.choice.text, r.when) for r in store.walk()}
+    assert "was damaged" in caplog.text
+    assert found <= WRITTEN
+    assert len(found) > 0.8 * len(WRITTEN)

@@ -54,7 +54,7 @@ from tvmstack.core.kernel import Choice
 from tvmstack.store import open_store
 store = open_store(sys.argv[1], shipped=False)
 measured = 0
-for start in range(0, 200, 8):
+for start in range(0, 64, 8):
     choices = [Choice("dense", {"m": m}) for m in range(start, start + 16)]
     mine = store.claim(kernel(), CONTEXT, choices, sys.argv[2], 60).choices
     store.add([record(1.0, decisions=dict(c.decisions)) for c in mine])
@@ -68,5 +68,24 @@ def test_two_processes_measure_every_choice_once(store, place):
         subprocess.Popen([sys.executable, "-c", JOB, place, name], stdout=subprocess.PIPE, text=True)
         for name in ("one", "two")
     ]
-    assert sum(int(job.communicate()[0]) for job in jobs) == 208
-    assert len(store.records()) == 208
+    assert sum(int(job.communicate()[0]) for job in jobs) == 72
+    assert len(store.records()) == 72
+
+
+@pytest.mark.cpu
+def test_a_tuning_run_leaves_alone_what_another_has_claimed(opened, tmp_path):
+    from tests.tuning.test_tuning import DEVICE, dense_kernel
+    from tvmstack import schedules
+    from tvmstack.store import KeyContext
+    from tvmstack.tuning import tune
+
+    store, work, context = opened(str(tmp_path / "store.db")), dense_kernel(), KeyContext.current(DEVICE, "p")
+    default = schedules.default_choice(work.func, DEVICE)
+    every = [Choice("dense", d) for d in schedules.candidates(work.func, DEVICE)]
+    theirs = [c for c in every[:-3] if c != default]
+    store.claim(work, context, theirs, "another run", 600)
+    report = tune([work], DEVICE, "p", store, trials=3)
+    measured = {r.choice.text for r in store.trials(work, context)}
+    assert report.trials == 3
+    assert measured <= {default.text, *(c.text for c in every[-3:])}
+    assert store.claim(work, context, every, "third", 600).choices

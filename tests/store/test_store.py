@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -145,40 +141,6 @@ def test_a_folder_or_an_unwritable_place_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(TuningError, match="cannot open the store"):
         open_store(tmp_path / "file" / "store.db")
-
-
-WRITER = """
-import sys
-from tests.store.test_store import CONTEXT, record
-from tvmstack.store import open_store
-store = open_store(sys.argv[1], shipped=False)
-for batch in range(10_000):
-    store.add([record(1.0, workload=f"{sys.argv[2]} {batch}", decisions={"m": i}) for i in range(5)])
-    print(batch, flush=True)
-"""
-
-
-def test_killed_writers_lose_at_most_the_batch_in_flight(tmp_path):
-    path = tmp_path / "store.db"
-    open_store(path).close()
-    for attempt in range(3):
-        writers = [
-            subprocess.Popen(
-                [sys.executable, "-c", WRITER, str(path), f"w{attempt}{n}"], stdout=subprocess.PIPE, text=True
-            )
-            for n in range(2)
-        ]
-        time.sleep(1.5 + 0.3 * attempt)
-        for writer in writers:
-            writer.send_signal(signal.SIGKILL)
-        done = {f"w{attempt}{n}": len(w.communicate()[0].splitlines()) for n, w in enumerate(writers)}
-        store = open_store(path, shipped=False)
-        held = [r.workload.split()[0] for r in store.records()]
-        for name, batches in done.items():
-            assert 5 * batches <= held.count(name) <= 5 * (batches + 1)
-        store.close()
-    with sqlite3.connect(path) as db:
-        assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
 
 
 def test_lines_are_json_and_hold_no_absolute_path():

@@ -185,7 +185,10 @@ class Store:
         MetaSchedule's own), then of other shapes of its template on this device.
         """
         structure = structure_digest(kernel.workload)
-        others = (workloads.c.structure == structure, _USABLE, sa.not_(sa.and_(*_key(kernel, context))))
+        alike = sa.select(workloads.c.digest).where(workloads.c.structure == structure)
+        # Two queries instead of one: a server that has no statistics yet would walk all records for the one.
+        digests = self.database.read(lambda db: db.execute(alike).scalars().all())
+        others = (records.c.workload.in_(digests), _USABLE, sa.not_(sa.and_(*_key(kernel, context))))
         elsewhere = self._find(*others, order=(records.c.is_final.desc(), records.c.median_s), limit=200)
         elsewhere += [r for r in self._shipped_alike(kernel) if r.status == OK and r.differs_in(context.fields)]
         elsewhere.sort(key=lambda r: (len(r.differs_in(context.fields)), not r.is_final, r.median_s))
@@ -193,17 +196,17 @@ class Store:
         return elsewhere[:limit] + (self._other_shapes(kernel, context, structure, missing) if missing > 0 else [])
 
     def _other_shapes(self, kernel: Kernel, context: KeyContext, structure: str, limit: int) -> list[Record]:
-        query = (
-            sa.select(records.c.id, workloads.c.signature)
-            .join(workloads, workloads.c.digest == records.c.workload)
-            .join(contexts, contexts.c.digest == records.c.context)
-            .where(records.c.template == kernel.template, records.c.is_final, _USABLE)
-            .where(contexts.c.device == context.device.id, workloads.c.structure != structure)
+        here = sa.select(contexts.c.digest).where(contexts.c.device == context.device.id)
+        latest = (
+            sa.select(records.c.id, records.c.workload)
+            .where(records.c.template == kernel.template, records.c.is_final, _USABLE, records.c.context.in_(here))
             .order_by(records.c.when.desc())
             .limit(_SHAPES)
+            .subquery()
         )
+        query = sa.select(latest.c.id, workloads.c.signature).join(workloads, workloads.c.digest == latest.c.workload)
         mine = shape_signature(kernel.workload)
-        rows = self.database.read(lambda db: db.execute(query).all())
+        rows = self.database.read(lambda db: db.execute(query.where(workloads.c.structure != structure)).all())
         near = sorted(rows, key=lambda row: shape_distance(mine, row.signature))[:limit]
         return self._by_number([row.id for row in near])
 
