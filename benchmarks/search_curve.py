@@ -1,8 +1,8 @@
 """How soon the search finds what an exhaustive one finds: python -m benchmarks.search_curve MODEL [--kernels N].
 
-Every candidate of the costliest kernels of a model is measured once; then the search runs on that table, as it would run
-on the machine, from many random states. Prints for each kernel the best time after 8, 16, 32, 64 trials as a share of
-the best of all: 0.95 means 5% slower. The cost model starts untaught, or taught by the other kernels (`carried over`).
+Every candidate of the costliest kernels of a model is measured once; then the search runs on that table as it would
+run on the machine, from many random states. Prints for each kernel the best time after 8, 16, 32, 64 trials as a share
+of the best of all: 0.95 means 5% slower. The cost model starts untaught, or taught by other kernels (`carried over`).
 """
 
 from __future__ import annotations
