@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -147,3 +151,29 @@ def test_lines_are_json_and_hold_no_absolute_path():
     data = json.loads(record().to_line())
     assert data["record"]["choice"] == {"template": "dense", "decisions": {"m": 1}}
     assert len(data["sha256"]) == 64
+
+
+READER = """
+import os, sys
+import sqlalchemy.dialects.sqlite
+from tvmstack.core.errors import TuningError
+from tvmstack.store import open_store
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    open_store(sys.argv[1], shipped=False)
+except TuningError as err:
+    print(err)
+"""
+
+
+def test_a_store_that_may_only_be_read_is_one_sentence(opened):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store.db"
+        opened(str(path)).close()
+        path.chmod(0o444)
+        Path(folder).chmod(0o555)
+        done = subprocess.run([sys.executable, "-c", READER, str(path)], capture_output=True, text=True, check=False)
+        Path(folder).chmod(0o755)
+    assert "may not write to it and its folder" in done.stdout, done.stderr

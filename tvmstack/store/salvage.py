@@ -69,8 +69,11 @@ def require_sound(path: Path) -> None:
         raise TuningError(f"cannot open the store {path}: it is a folder; name a file")
     if not path.exists() or not path.stat().st_size:
         return
-    if not os.access(path, os.R_OK):
-        raise TuningError(f"cannot open the store {path}: no permission to read it; --store names another")
+    if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK)):
+        raise TuningError(
+            f"cannot open the store {path}: this user may not write to it and its folder, which even reading takes; "
+            "copy it and name the copy with --store"
+        )
     try:
         sound = _reads_well(path, "quick_check" if path.stat().st_size <= _READ_THROUGH_BYTES else None)
     except sqlite3.DatabaseError as err:
