@@ -73,7 +73,8 @@ class Database:
     def __init__(self, engine: sa.Engine, name: str, path: Path | None) -> None:
         self.name, self.path = name, path
         self.is_server = engine.dialect.name == "postgresql"
-        self._readers = engine
+        # A look-up is one statement: on a server it need not pay for beginning and ending a transaction as well.
+        self._readers = engine.execution_options(isolation_level="AUTOCOMMIT") if self.is_server else engine
         self._writers = engine.execution_options(write=True)
         self._was_open, self._inode = False, 0
         try:
@@ -87,7 +88,7 @@ class Database:
         self._readers.dispose()
 
     def read(self, work: Work[T]) -> T:
-        """Return what `work` gives in a transaction that sees one state and changes nothing."""
+        """Return what `work` gives; its statements change nothing. Of a file they all see the same state."""
         return self._attempt("read", self._readers, work)
 
     def write(self, work: Work[T]) -> T:
