@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.graph.build import model, node, ops, repaired_same, values
@@ -91,3 +92,37 @@ def test_layer_normalization_with_an_inner_value_as_output_keeps_that_output():
     repaired_same(model(layer_norm(), {"x": (2, 4, 8)}, ("y", "d"), norm_weights(8)))
     result = repaired_same(model(layer_norm(), {"x": (2, 4, 8)}, ("y", "n"), norm_weights(8)))
     assert "Div" in ops(result)
+
+
+def one_hot(classes: int = 7, shape: tuple[int, ...] = (5, 9, 1)) -> onnx.ModelProto:
+    """Return gelu-like nodes behind a one-hot encoding times a matrix, as JAX writes an embedding."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "numbers": np.arange(classes, dtype=np.int32).reshape(1, 1, classes),
+        "w": rng.standard_normal((classes, 4)).astype(np.float32),
+        "bias": rng.standard_normal((1, 1, 4)).astype(np.float32),
+        "half": np.float32(0.5),
+    }
+    nodes = [
+        node("Equal", ["x", "numbers"], "e"),
+        node("Cast", ["e"], "h", to=1),
+        node("MatMul", ["h", "w"], "p"),
+        node("Add", ["p", "bias"], "a"),
+        node("Tanh", ["a"], "t"),
+        node("Mul", ["a", "half"], "s"),
+        node("Mul", ["s", "t"], "y"),
+        node("ReduceSum", ["y"], "z"),
+    ]
+    return model(nodes, {"x": shape}, ("z", "y"), constants, types={"x": onnx.TensorProto.INT32})
+
+
+def test_a_one_hot_product_and_what_follows_it_becomes_a_look_up():
+    result = repaired_same(one_hot(), feeds={"x": np.arange(-9, 36, dtype=np.int32).reshape(5, 9, 1)})
+    assert not {"MatMul", "Tanh", "Equal", "Add"} & set(ops(result))
+    assert "turned 1 one-hot products into look-ups" in result.changes
+
+
+def test_a_table_with_more_rows_than_are_looked_up_takes_in_nothing():
+    result = repaired_same(one_hot(50, (1, 2, 1)), feeds={"x": np.array([[[3], [77]]], np.int32)})
+    assert "Gather" in ops(result)
+    assert "Tanh" in ops(result)

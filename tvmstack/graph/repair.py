@@ -22,6 +22,7 @@ from tvmstack.graph import (
     fold_shapes,
     fuse_gelu,
     fuse_layer_norm,
+    fuse_lookup,
     hidden,
     infer_shapes,
     inline_functions,
@@ -71,7 +72,7 @@ _REPEATED = _passes(
     remove_unused,
 )
 # Fused forms come last: what folding leaves is simpler to recognise.
-_FUSIONS = _passes(fuse_layer_norm, fuse_gelu, remove_unused)
+_FUSIONS = _passes(fuse_lookup, fuse_layer_norm, fuse_gelu, remove_unused)
 PASSES: tuple[Pass, ...] = tuple(dict.fromkeys((*_ONCE, *_REPEATED, *_FUSIONS)))
 
 
