@@ -92,7 +92,7 @@ def test_a_failing_default_says_nothing_of_the_record(store, monkeypatch):
     kernel = dense_kernel()
     tried = []
 
-    def undecided(jobs, device):
+    def undecided(jobs, device, boards):
         tried.append(len(jobs))
         return [Outcome(kernel, "the default failed", is_open=True)]
 
