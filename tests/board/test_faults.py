@@ -16,7 +16,7 @@ import pytest
 
 from tests.board.conftest import Farm
 from tvmstack.board.doctor import examine
-from tvmstack.board.errors import BadCandidate, BoardCrash, BoardLost, BoardRefused, BoardTimeout
+from tvmstack.board.errors import BadCandidate, BoardCrash, BoardLost, BoardRefused, BoardTimeout, TurnOver
 from tvmstack.board.health import Health
 from tvmstack.board.serve import ServerOptions as Options
 from tvmstack.board.serve import ServerProcess, native_command
@@ -72,6 +72,17 @@ def test_slow_work_that_makes_progress_is_waited_for(farm: Farm, c_kernel: Calla
         for _ in range(2):
             boards.measure("kernel", slow, False)
         assert time.monotonic() - start > 3.0
+
+
+def test_long_work_takes_turns_instead_of_being_cut_off(farm: Farm, c_kernel: Callable[..., Path]) -> None:
+    limits = Limits(queue_s=15.0, stages=QUICK.stages, longest_s=10.0)
+    with introduced(farm.board("turns", HERE), limits, c_kernel()) as boards:
+        time.sleep(8.0)
+        with pytest.raises(TurnOver):
+            boards.measure("kernel", c_kernel(), False)
+        boards.kernel("kernel", SHAPES)
+        assert min(boards.measure("kernel", c_kernel(), True)) > 0
+        assert boards.health.all() == {}
 
 
 def test_when_a_board_is_killed_another_of_its_class_goes_on(farm: Farm, c_kernel: Callable[..., Path]) -> None:
@@ -227,6 +238,7 @@ def test_both_sides_must_know_the_secret(farm: Farm, tmp_path: Path, ours: str, 
     spec = farm.board("secret", HERE, secret_file=str(file) if theirs else "")
     with pytest.raises(BoardRefused, match=words):
         Boards(spec, ours, HASTY)
+    assert bool(Health().all()) == (words == "does not know")
 
 
 def test_with_the_secret_the_board_opens(farm: Farm, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ class _Runner:
         """Time whole inferences by the board's clock."""
         program, feeds = self._feeds(message)
         self.session.infer(program, feeds)
-        self.stage("run")
+        self.stage("infer")
         timer = program[0].time_evaluator("invoke_stateful", self.session.cpu, number=1, repeat=message["repeats"])
         return {"times": [float(t) for t in self.session.call(timer, "main").results]}
 
@@ -145,7 +145,7 @@ class _Runner:
         program, manifest = self.artifact
         with np.load(message["feeds"]) as stored:
             feeds = [stored[f"i{index}"] for index in range(len(manifest.inputs))]
-        self.stage("run")
+        self.stage("infer")
         return program, feeds
 
     def examine(self, message: Message) -> Answer:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tvmstack._tvm import relax, rpc_session, tvm
 from tvmstack.artifact.manifest import Manifest
-from tvmstack.board.errors import BadCandidate, BoardCrash, BoardLost, BoardRefused
+from tvmstack.board.errors import AccessDenied, BadCandidate, BoardCrash, BoardLost, BoardRefused
 from tvmstack.board.facts import Facts, facts_from, proof_of
 from tvmstack.board.tracker import Offer
 from tvmstack.runtime.tensors import numpy_dtype
@@ -189,7 +189,7 @@ def _weight(image: np.ndarray, weights_at: int, row: Mapping[str, Any]) -> np.nd
 def _refused_or_lost(offer: Offer, err: Exception) -> Exception:
     words = _words(err)
     if "mismatch" in str(err).lower() or "match" in words:
-        return BoardRefused(
+        return AccessDenied(
             f"the board on {offer.address} refuses us: the secret differs, or another client took its offer"
         )
     return BoardLost(f"the board on {offer.address} does not answer: {words}")

@@ -17,20 +17,35 @@ from typing import Any
 
 import numpy as np
 
-from tvmstack.board.errors import KINDS, BoardCrash, BoardLost, BoardRefused, BoardTimeout, NoTracker
+from tvmstack.board.errors import (
+    KINDS,
+    AccessDenied,
+    BoardCrash,
+    BoardLost,
+    BoardRefused,
+    BoardTimeout,
+    NoTracker,
+    TurnOver,
+)
 from tvmstack.board.facts import Facts, facts_from
 from tvmstack.board.health import Health
 from tvmstack.board.tracker import DEFAULT_TRACKER, BoardSpec, address_from, list_boards, request
 from tvmstack.core.errors import BoardError, SetupError
 
-__all__ = ["Boards", "Limits", "list_states", "watch_boards"]
+__all__ = ["STAGES", "Boards", "Limits", "list_states", "watch_boards"]
 
 _log = logging.getLogger(__name__)
 _START_S = 60.0
+# The share of a session's length after which no new candidate is begun in it.
+_TURN = 0.8
 # Bytes per second: an upload may take as long as on such a line, and its stage's limit besides.
 _SLOWEST_LINE = 250e3
 # A board that is not free after this is at work for somebody, and so in health.
 _WATCH_QUEUE_S = 2.0
+
+
+STAGES = {"connect": 10.0, "load": 20.0, "upload": 20.0, "run": 20.0, "infer": 120.0}
+"""Seconds without progress after which a stage of work is given up."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +55,13 @@ class Limits:
     Attributes:
         queue_s: to wait for a free board.
         recover_s: to wait for a board that may have been lost.
-        stages: without progress in a stage of work; each stage starts the clock anew.
-        longest_s: of one session; the board itself ends it then.
+        stages: without progress in a stage of work, where another than `STAGES`; each stage starts the clock anew.
+        longest_s: of one session; the board itself ends it then, so that others get their turn.
     """
 
     queue_s: float = 60.0
     recover_s: float = 10.0
-    stages: Mapping[str, float] = field(
-        default_factory=lambda: {"connect": 10.0, "load": 20.0, "upload": 20.0, "run": 20.0}
-    )
+    stages: Mapping[str, float] = field(default_factory=dict)
     longest_s: float = 600.0
 
 
@@ -141,6 +154,7 @@ class Boards:
         self.spec, self.limits, self.health = spec, limits or Limits(), health or Health()
         self.seconds: dict[str, float] = {}
         self._secret, self._only = secret, only
+        self._stages = {**STAGES, **self.limits.stages}
         self._runner: _Runner | None = None
         self._spent: dict[str, float] = {}
         self.facts = self._open(self.limits.queue_s)
@@ -185,8 +199,10 @@ class Boards:
         Raises:
             BadCandidate: this library's fault.
             BoardTimeout, BoardCrash: as well; another session is open by then, which knows no kernel.
+            TurnOver: nobody's; the session was renewed before anything was sent.
             BoardLost: no board of the class is left.
         """
+        self._take_turns()
         message = {"do": "measure", "name": name, "path": str(path), "is_default": is_default, "limit_s": limit_s}
         answer = self.ask(message)
         return [float(t) for t in answer["times"]]
@@ -225,7 +241,7 @@ class Boards:
             self.facts = self._open(self.limits.queue_s)
         assert self._runner is not None
         try:
-            answer = self._runner.ask(message, self.limits.stages)
+            answer = self._runner.ask(message, self._stages)
         except _NoAnswerError as none:
             raise self._recover(*none.args) from none
         self._count(answer["seconds"])
@@ -240,6 +256,14 @@ class Boards:
         for stage, total in seconds.items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + total - self._spent.get(stage, 0.0)
         self._spent = dict(seconds)
+
+    def _take_turns(self) -> None:
+        """Before the board would end the session for its length, give it back and queue again behind others."""
+        if self._runner is None or time.monotonic() - self._opened < _TURN * self.limits.longest_s:
+            return
+        self.close()
+        self.facts = self._open(self.limits.queue_s + self.limits.longest_s)
+        raise TurnOver(f"the session's time was up; {self.facts.name} goes on")
 
     # ---- which board
 
@@ -265,7 +289,8 @@ class Boards:
                         return self._connect(offer, name)
                     except BoardError as err:
                         tested.add(name)
-                        self._blame(name, err)
+                        if not isinstance(err, AccessDenied):
+                            self._blame(name, err)
                         unfit = err
                 refusal = unfit
             if refusal is not None and set(names.values()) <= tested:
@@ -298,10 +323,11 @@ class Boards:
         self.close()
         self._spent = {}
         self._runner = _Runner()
+        self._opened = time.monotonic()
         message = {"do": "open", "host": offer.host, "port": offer.port, "match": offer.match}
         try:
             answer = self._runner.ask(
-                {**message, "secret": self._secret, "longest_s": self.limits.longest_s}, self.limits.stages
+                {**message, "secret": self._secret, "longest_s": self.limits.longest_s}, self._stages
             )
         except _NoAnswerError as none:
             self.close()

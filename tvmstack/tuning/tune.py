@@ -195,7 +195,7 @@ class _Run:
         try:
             return self._run_with_reference(task, choice, limit_s)
         except MachineChanged as changed:
-            _log.warning("%s", changed)
+            _log.info("%s", changed)
             return self._run_with_reference(task, choice, limit_s)
 
     def _run_with_reference(self, task: _Task, choice: Choice, limit_s: float | None) -> list[float]:

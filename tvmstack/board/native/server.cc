@@ -40,7 +40,7 @@ constexpr int kMissedPings = 3;
 
 struct Options {
   std::string host = "127.0.0.1", key, name, tracker_host, address, secret, libraries;
-  int port = 9100, last_port = 9199, tracker_port = 0, longest_session = 600;
+  int port = 9100, last_port = 0, tracker_port = 0, longest_session = 600;
 };
 
 Options options;
@@ -214,6 +214,7 @@ bool Welcome(int fd, const std::string& match, int* seconds) {
   int asked = atoi(Option(words, "timeout").c_str());
   *seconds = asked > 0 && asked < options.longest_session ? asked : options.longest_session;
   LimitWaits(fd, 0);
+  NoticeLoss(fd);
   return SendNumber(fd, kRpcMagic) && SendText(fd, "server:" + options.key);
 }
 
@@ -240,7 +241,7 @@ int64_t NowMs() { return static_cast<int64_t>(Seconds(CLOCK_MONOTONIC) * 1000); 
 // Wait for the session's process, and end it when its time is up or its client has gone.
 const char* Watch(pid_t child, int fd, int signals, int seconds) {
   int64_t until = NowMs() + seconds * 1000LL;
-  const char* why = "ended";
+  bool is_gone = false;
   pollfd watched[2] = {{signals, POLLIN, 0}, {fd, POLLRDHUP, 0}};
   for (int status; waitpid(child, &status, WNOHANG) == 0;) {
     int64_t left = until - NowMs();
@@ -248,18 +249,18 @@ const char* Watch(pid_t child, int fd, int signals, int seconds) {
       kill(-child, SIGKILL);
       kill(child, SIGKILL);
       waitpid(child, &status, 0);
-      return why[0] == 'e' ? "over its time" : why;
+      return is_gone ? "ended: its client is gone" : "ended: its time was up";
     }
     if (poll(watched, 2, static_cast<int>(left)) <= 0) continue;
     signalfd_siginfo taken;
     if (watched[0].revents && read(signals, &taken, sizeof taken) != sizeof taken) continue;
     if (watched[1].revents) {
-      why = "client gone";
+      is_gone = true;
       until = std::min(until, NowMs() + kGraceMs);
       watched[1].fd = -1;
     }
   }
-  return why;
+  return "ended";
 }
 
 void Serve(int fd, int signals, int seconds) {
@@ -358,6 +359,7 @@ int main(int count, char** words) {
   sigaddset(&ended, SIGCHLD);
   sigprocmask(SIG_BLOCK, &ended, nullptr);
   int signals = signalfd(-1, &ended, SFD_CLOEXEC);
+  if (options.last_port < options.port) options.last_port = options.port + 99;
   int listener = Listen(options.host, &options.port, options.last_port);
   if (listener < 0)
     return fprintf(stderr, "cannot listen on %s up to port %d\n", options.host.c_str(), options.last_port), 1;
