@@ -25,8 +25,9 @@ def commands(group: click.Group, words: tuple[str, ...] = ("tvmstack",)) -> Iter
 
 
 def help_text(name: str, command: click.Command) -> str:
-    """Return a command's help as a terminal of 100 columns shows it."""
-    context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100)
+    """Return a command's help as a terminal of 100 columns shows it, whether or not the command has run before."""
+    names = root.context_settings["help_option_names"]
+    context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100, help_option_names=names)
     return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
 
 
