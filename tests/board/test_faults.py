@@ -64,6 +64,7 @@ def test_each_fault_of_a_candidate_has_its_kind_and_leaves_the_board_in_use(
         assert all(boards.seconds[clock] > 0 for clock in ("queue", "connect", "upload", "load", "run"))
 
 
+@pytest.mark.slow
 def test_slow_work_that_makes_progress_is_waited_for(farm: Farm, c_kernel: Callable[..., Path]) -> None:
     slow = c_kernel("usleep(250000)")
     limits = Limits(stages={**QUICK.stages, "run": 3.0})
@@ -74,6 +75,7 @@ def test_slow_work_that_makes_progress_is_waited_for(farm: Farm, c_kernel: Calla
         assert time.monotonic() - start > 3.0
 
 
+@pytest.mark.slow
 def test_long_work_takes_turns_instead_of_being_cut_off(farm: Farm, c_kernel: Callable[..., Path]) -> None:
     limits = Limits(queue_s=15.0, stages=QUICK.stages, longest_s=10.0)
     with introduced(farm.board("turns", HERE), limits, c_kernel()) as boards:

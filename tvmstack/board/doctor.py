@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from tvmstack.board.errors import BoardLost
 from tvmstack.board.watch import Boards
 from tvmstack.core.errors import BoardError
 from tvmstack.core.verdict import Verdict
@@ -33,8 +32,6 @@ def examine(boards: Boards, seconds: float = 2.0) -> dict[str, Any]:
         seen = boards.examine(seconds)
     except BoardError as err:
         rows.append(_row("examine", "", Verdict.no(str(err), "look at the board")))
-        if isinstance(err, BoardLost):
-            boards.close()
     else:
         rows += [_upload(seen), _noise(seen["times"]), _clock(seen["drift"]), _heat(seen)]
     ok = all(row["ok"] for row in rows)
