@@ -10,6 +10,9 @@ from tvmstack.schedules.cpu.blocks import Work, divisors, extent, finish_tile, l
 
 __all__ = ["Winograd"]
 
+# What a core's L2 holds beside the rest.
+_CACHE_BYTES = 1536 << 10
+
 
 class Winograd:
     """Template of `winograd`.
@@ -34,17 +37,25 @@ class Winograd:
         }
 
     def default(self, work: Work, device: Device) -> dict[str, int]:
-        """Transform first where the weights are larger than a core's cache, else make rows of tiles whole."""
+        """Pick what keeps the accumulators in registers, every core busy and the data in a core's cache."""
         size = _Size(work, self.name)
-        order = 1 if size.weight_bytes > (1 << 20) or size.rows * size.batch < 2 * device.cores else 0
-        rows = size.rows if order else max(r for r in divisors(size.rows, 14) if r * size.cols <= 28 or r == 1)
-        width = -(-size.lane // lanes(device))
 
-        def rate(tile: tuple[int, int]) -> tuple[float, int]:
-            return tile_score(tile[0], tile[1], width, device), tile[0]
+        def rate(choice: tuple[int, int, int, int]) -> tuple[float, int, int]:
+            order, rows, m, panels = choice
+            tasks = size.batch * (size.rows // rows) * (size.panels // panels if order else 1)
+            busy = tasks / (-(-tasks // device.cores) * device.cores)
+            held = size.weight_bytes + size.tile_bytes * rows * size.cols
+            kept = 0.95 if order else 1.0 if held <= _CACHE_BYTES else 0.75
+            return tile_score(m, panels, -(-size.lane // lanes(device)), device) * busy * kept, rows, m
 
-        tiles = [(m, p) for m in divisors(rows * size.cols, 14) for p in divisors(size.panels, 4)]
-        m, panels = max(tiles, key=rate)
+        choices = [
+            (order, rows, m, panels)
+            for order in (0, 1)
+            for rows in divisors(size.rows, 14)
+            for m in divisors(rows * size.cols, 14)
+            for panels in divisors(size.panels, 4)
+        ]
+        order, rows, m, panels = max(choices, key=rate)
         return {"rows": rows, "m": m, "oc": panels, "order": order}
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
@@ -131,4 +142,5 @@ class _Size:
         self.tile, self.panels, self.lane = back[2], co, lane
         self.batch, self.rows, self.cols = last[0], -(-last[2] // self.tile), -(-last[3] // self.tile)
         self.weight_bytes = 4 * a * a * co * ci * ic * lane
+        self.tile_bytes = 4 * a * a * (ci * ic + co * lane)
         assert tiles == self.batch * self.rows * self.cols
