@@ -142,9 +142,11 @@ def _keep(path: Path, data: Mapping[str, Any]) -> None:
 
 def _compile_and_bench(model: Source, settings: Mapping[str, Any], options: Any, tune: str | None) -> dict[str, Any]:
     path, threads = model.file(), settings["threads"]
-    # The untuned build must not find what tuning left behind.
+    # The untuned build must not find what tuning left behind, nor what is shipped.
     store = (options.store or FOLDER / "store.db") if tune else ":memory:"
-    artifact = driver.compile(path, model.shapes, tune=tune, store=store, threads=threads, freeze=model.freeze)
+    artifact = driver.compile(
+        path, model.shapes, tune=tune, store=store, threads=threads, freeze=model.freeze, shipped=False
+    )
     file = artifact.save(FOLDER / f"{model.name}-{'tuned' if tune else 'untuned'}.so")
     report = driver.bench(
         file, path, settings["peers"], threads=threads, rounds=settings["rounds"], seconds=settings["seconds"]

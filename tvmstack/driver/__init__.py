@@ -75,6 +75,7 @@ def compile(
     sample_inputs: Any = None,
     inputs: Mapping[str, np.ndarray] | None = None,
     winograd: bool = True,
+    shipped: bool = True,
     board: str | None = None,
 ) -> Artifact:
     """Compile a model to one shared library, tuned and compared with the original.
@@ -95,6 +96,7 @@ def compile(
         inputs: arrays to compare on besides random and edge ones, by input name.
         winograd: whether 3 x 3 convolutions may use Winograd's algorithm, which adds about 5e-6 of the largest value
             to the error of a layer.
+        shipped: whether the records that come with tvmstack count.
         board: "KEY[@TRACKER]": compile for that class of boards, tune and compare there.
 
     Raises:
@@ -102,7 +104,7 @@ def compile(
             `tvmstack.core.errors`.
     """
     budget = seconds_from(tune)
-    with opened_boards(board) as boards, open_records(store) as records:
+    with opened_boards(board) as boards, open_records(store, shipped) as records:
         target = board_device(boards, device)
         require_linker(device_of(target).arch)
         pick = recorded(records, device_of(target), winograd)

@@ -113,11 +113,11 @@ def clock(seconds: dict[str, float], stage: str) -> Iterator[None]:
 
 
 @contextmanager
-def open_records(store: str | Path | None) -> Iterator[Any]:
-    """Open the store for the block."""
+def open_records(store: str | Path | None, shipped: bool = True) -> Iterator[Any]:
+    """Open the store for the block, with the records that come with tvmstack unless `shipped` is off."""
     from tvmstack.store import open_store
 
-    records = open_store(store)
+    records = open_store(store, shipped)
     try:
         yield records
     finally:
