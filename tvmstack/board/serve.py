@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ __all__ = [
     "start_tracker",
 ]
 
-_START_S = 60.0
+_START_S, _LISTED_S = 60.0, 10.0
 
 
 def start_tracker(host: str, port: int) -> Any:
@@ -209,6 +210,7 @@ def serve_until_stopped(
                 place = Path(folder) if folder else build_server(cpu, Path(scratch)).parent
                 command = native_command(place, cpu, options)
             server = ServerProcess(command)
+            _wait_until_listed(options)
             say(f"{options.key} is served on {server.address}, the tracker is {options.tracker}; Ctrl-C ends it")
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             try:
@@ -220,6 +222,17 @@ def serve_until_stopped(
     finally:
         if tracker is not None:
             tracker.terminate()
+
+
+def _wait_until_listed(options: ServerOptions) -> None:
+    """Wait until the tracker lists a board of this key, so that who is told of it finds it; go on if none answers."""
+    host, port = address_from(options.tracker)
+    until = time.monotonic() + _LISTED_S
+    while time.monotonic() < until:
+        with contextlib.suppress(BoardLost):
+            if any(row.key == options.key for row in list_boards(host, port)[0]):
+                return
+        time.sleep(0.05)
 
 
 def _tracker_where_none_is(address: str, say: Callable[[str], None]) -> Any:
