@@ -71,7 +71,10 @@ class Conv2d:
         is_read_often = (oh // rows) * (ow // cols) >= READS_THAT_REPAY_BLOCKS
         blocks = self._blocks(work) if total >= BYTES_THAT_REPAY_BLOCKS and is_read_often else []
         depth = min(blocks, key=lambda d: abs(d * steps - 128), default=0)
-        decisions = {"oh": rows, "ow": cols, "oc": panels, "order": 0, "k": depth}
+        # Images larger than the weights are divided by rows, so that a core finds what it wrote in its own cache.
+        channels = total // (4 * co * c * math.prod(self._taps(work)))
+        order = 1 if 4 * n * oh * ow * (co * c + channels) > total else 0
+        decisions = {"oh": rows, "ow": cols, "oc": panels, "order": order, "k": depth}
         if any(name.startswith("pad_input") for name in work.names):
             decisions["pad"] = 0 if co // panels > 1 else 1
         return decisions
@@ -112,6 +115,11 @@ class Conv2d:
         """Return how many input panels may make a block of the reduction."""
         sch, anchor = work.sch, work.blocks[work.index(self.name)]
         return reduction_blocks(extent(sch, sch.get_loops(anchor)[5]), self._steps(work))
+
+    def _taps(self, work: Work) -> list[int]:
+        """Return the rows and columns of a filter."""
+        loops = work.sch.get_loops(work.blocks[work.index(self.name)])[6:8]
+        return [extent(work.sch, loop) for loop in loops]
 
     def _steps(self, work: Work) -> int:
         """Return the steps of the reduction over one input panel."""
