@@ -24,19 +24,22 @@ from tvmstack.cli.verify import verify
 __all__ = ["root"]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+_HELP = """Compile a neural network to one tuned, checked, self-describing shared library, and run it.
+
+\b
+tvmstack compile model.onnx -o model.so --tune 2m
+tvmstack bench model.so --model model.onnx --against onnxruntime
+
+Results go to stdout (--json for machines), talk and progress to stderr.
+"""
+
+
+@click.group(help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(VERSION, prog_name="tvmstack", message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", count=True, help="Say more on stderr: -v what each part does, -vv with its name.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors and warnings.")
 def root(verbose: int, quiet: bool) -> None:
-    r"""Compile a neural network to one tuned, checked, self-describing shared library, and run it.
-
-    \b
-    tvmstack compile model.onnx -o model.so --tune 2m
-    tvmstack bench model.so --model model.onnx --against onnxruntime
-
-    Results go to stdout (--json for machines), talk and progress to stderr.
-    """
+    """Set up what all commands share."""
     _configure_logging(verbose, quiet)
 
 
