@@ -67,13 +67,13 @@ class Conv2d:
         tiles = [(r, w, p) for r in divisors(oh, 4) for w in divisors(ow, 28) for p in divisors(co, 8)]
         rows, cols, panels = max(tiles, key=rate)
         steps = self._steps(work)
-        total = 4 * co * c * steps * extent(work.sch, work.sch.get_loops(work.blocks[work.index(self.name)])[5])
+        inputs, *_, lanes_in = (extent(work.sch, r) for r in work.sch.get_loops(work.blocks[work.index(self.name)])[5:])
+        total = 4 * co * c * steps * inputs
         is_read_often = (oh // rows) * (ow // cols) >= READS_THAT_REPAY_BLOCKS
         blocks = self._blocks(work) if total >= BYTES_THAT_REPAY_BLOCKS and is_read_often else []
         depth = min(blocks, key=lambda d: abs(d * steps - 128), default=0)
         # Images larger than the weights are divided by rows, so that a core finds what it wrote in its own cache.
-        channels = total // (4 * co * c * math.prod(self._taps(work)))
-        order = 1 if 4 * n * oh * ow * (co * c + channels) > total else 0
+        order = 1 if 4 * n * oh * ow * (co * c + inputs * lanes_in) > total else 0
         decisions = {"oh": rows, "ow": cols, "oc": panels, "order": order, "k": depth}
         if any(name.startswith("pad_input") for name in work.names):
             decisions["pad"] = 0 if co // panels > 1 else 1
@@ -115,11 +115,6 @@ class Conv2d:
         """Return how many input panels may make a block of the reduction."""
         sch, anchor = work.sch, work.blocks[work.index(self.name)]
         return reduction_blocks(extent(sch, sch.get_loops(anchor)[5]), self._steps(work))
-
-    def _taps(self, work: Work) -> list[int]:
-        """Return the rows and columns of a filter."""
-        loops = work.sch.get_loops(work.blocks[work.index(self.name)])[6:8]
-        return [extent(work.sch, loop) for loop in loops]
 
     def _steps(self, work: Work) -> int:
         """Return the steps of the reduction over one input panel."""

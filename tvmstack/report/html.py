@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from tvmstack.report.timing import profile_title, worth_lines
-from tvmstack.report.words import duration
+from tvmstack.report.timing import figures, profile_title, worth_lines
 
 __all__ = ["profile_html"]
 
@@ -123,14 +122,7 @@ def _row(row: Mapping[str, Any]) -> str:
     schedule = ", ".join(part for part in (row["template"], _SOURCES.get(row["source"], row["source"])) if part)
     words = [row["name"], ", ".join(row["nodes"]), schedule or row["owner"]]
     bar = f'<span class="bar" style="width:{100 * row["share"]:.1f}%"></span>'
-    numbers = [
-        duration(row["seconds"]),
-        f"{row['share']:.1%}{bar}",
-        str(row["calls"]),
-        f"{row['gflops']:.1f}" if row["gflops"] else "",
-        f"{row['gbytes']:.1f}" if row["gbytes"] else "",
-        row["bound"],
-        f"{row['peak_share']:.0%}" if row["peak_share"] is not None else "",
-    ]
+    numbers = figures(row)
+    numbers[1] += bar
     cells = [f'<td class="k">{escape(word)}</td>' for word in words] + [f'<td class="n">{n}</td>' for n in numbers]
     return f"<tr>{''.join(cells)}</tr>"

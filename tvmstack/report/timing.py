@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tvmstack.report.words import duration, few, size
 
-__all__ = ["bench_page", "profile_page", "profile_title", "worth_lines"]
+__all__ = ["bench_page", "figures", "profile_page", "profile_title", "worth_lines"]
 
 
 def bench_page(data: Mapping[str, Any]) -> RenderableType:
@@ -89,10 +89,9 @@ def worth_lines(data: Mapping[str, Any]) -> list[str]:
     return ["Worth tuning, by share of time x distance from the roof:", *lines]
 
 
-def _profile_row(row: Mapping[str, Any]) -> list[str]:
+def figures(row: Mapping[str, Any]) -> list[str]:
+    """Return a kernel's time, share, calls, GFLOP/s, GB/s, what bounds it and how near its roof it is, as words."""
     return [
-        row["name"],
-        f"{row['template']}, {row['source']}".strip(", ") or row["owner"],
         duration(row["seconds"]),
         f"{row['share']:.1%}",
         str(row["calls"]),
@@ -100,5 +99,13 @@ def _profile_row(row: Mapping[str, Any]) -> list[str]:
         f"{row['gbytes']:.1f}" if row["gbytes"] else "",
         row["bound"],
         f"{row['peak_share']:.0%}" if row["peak_share"] is not None else "",
+    ]
+
+
+def _profile_row(row: Mapping[str, Any]) -> list[str]:
+    return [
+        row["name"],
+        f"{row['template']}, {row['source']}".strip(", ") or row["owner"],
+        *figures(row),
         few(row["nodes"], 2),
     ]

@@ -66,11 +66,10 @@ class Search:
 
     def propose(self, count: int) -> list[Choice]:
         """Return up to `count` choices not measured yet."""
+        ranked = self.model.rank(self.kernel.template, self.kernel.workload, self._left())
         if self.default.text not in self.times:
-            ranked = self.model.rank(self.kernel.template, self.kernel.workload, self._left())
             near = self._near(self.default, count // 2)
             return _distinct([self.default, *self.seeds, *ranked[:count], *near, *self._some(count)], self.times, count)
-        ranked = self.model.rank(self.kernel.template, self.kernel.workload, self._left())
         best = self.best
         near = self._near(_choice(best[0], self.pool, self.default), count // 2) if best else []
         lucky = self._some(max(1, round(count * _RANDOM_SHARE)))

@@ -83,11 +83,15 @@ def convolve(
         return _lying(rewriter, value, weight, groups, settings, shape)
     if groups == channels == out and groups > 1:
         return _depthwise(rewriter, value, weight, settings, shape)
-    site = _site(rewriter, value.nchw, weight, groups, settings)
+    site = _site(value.nchw, weight, groups, settings)
     algorithm = rewriter.pick(site) if site else "direct"
     name = f"{algorithm}_{site.text}" if site else None
     if site and algorithm != "direct":
-        return _winograd(rewriter, value, weight, site, int(algorithm[-1]), shape)
+        x, oc = rewriter.blocked(value), rewriter.best_block(out)
+        tile, ic = int(algorithm[-1]), (shape_of(x) or ())[4]
+        packed = relax.const(winograd_weight(weight, tile, ic, oc))
+        made = rewriter.te(conv2d_winograd, x, packed, name=name, pads=list(site.pads), tile=tile)
+        return Value(shape=shape, blocked=made)
     x, ic = _conv_input(rewriter, value, channels, groups)
     oc = rewriter.best_block(out) if groups == 1 else rewriter.group_block(out // groups)
     plain_block = ic if len(shape_of(x) or ()) == 4 else None
@@ -127,11 +131,7 @@ def _lying(
 
 
 def _site(
-    rewriter: Rewriter,
-    nchw: tuple[int, int, int, int],
-    weight: np.ndarray,
-    groups: int,
-    settings: Mapping[str, Sequence[int]],
+    nchw: tuple[int, int, int, int], weight: np.ndarray, groups: int, settings: Mapping[str, Sequence[int]]
 ) -> Site | None:
     """Return the site of a convolution that Winograd can compute too."""
     filters, channels, *taps = weight.shape
@@ -142,18 +142,6 @@ def _site(
     top, left, bottom, right = settings["pads"]
     site = Site(*nchw, filters, (top, left, bottom, right))
     return site if min(site.out) >= 4 else None
-
-
-def _winograd(
-    rewriter: Rewriter, value: Value, weight: np.ndarray, site: Site, tile: int, shape: tuple[int, ...]
-) -> Value:
-    x = rewriter.blocked(value)
-    block, oc = (shape_of(x) or ())[4], rewriter.best_block(site.filters)
-    packed = relax.const(winograd_weight(weight, tile, block, oc))
-    name = f"winograd{tile}_{site.text}"
-    return Value(
-        shape=shape, blocked=rewriter.te(conv2d_winograd, x, packed, pads=list(site.pads), tile=tile, name=name)
-    )
 
 
 def _depthwise(
