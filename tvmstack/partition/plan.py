@@ -11,14 +11,15 @@ import onnxruntime
 
 from tvmstack.core.errors import ModelError
 from tvmstack.core.model import Model
+from tvmstack.core.region import Region
 from tvmstack.core.verdict import Verdict
 from tvmstack.graph.evaluate import session_options
 from tvmstack.partition.grouping import group_foreign
 from tvmstack.partition.refusals import first_line, operator_of, refusal
-from tvmstack.partition.region import Region, cut
+from tvmstack.partition.region import cut
 from tvmstack.partition.verdicts import judge
 
-__all__ = ["Plan", "Region", "make_plan"]
+__all__ = ["Plan", "make_plan"]
 
 REGION_DOMAIN = "tvmstack"
 _LOG = logging.getLogger(__name__)

@@ -1,42 +1,21 @@
-"""A region: a piece of the graph as an ONNX model of its own, which onnxruntime runs inside the artifact."""
+"""Cutting a `Region` out of the graph."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx
 import onnx_ir
 
 from tvmstack.core.errors import ModelError
-from tvmstack.core.model import Model, TensorSpec
+from tvmstack.core.model import Model
+from tvmstack.core.region import Region
 from tvmstack.graph.values import captured_values, spec_of, subgraphs_of
 
-__all__ = ["Region", "cut"]
+__all__ = ["cut"]
 
 _PROTOBUF_LIMIT = (1 << 31) - 1
-
-
-@dataclass(frozen=True)
-class Region:
-    """What onnxruntime runs in one call.
-
-    Attributes:
-        digest: the first 16 hex digits of the model's sha256; its name in the program.
-        model: a whole ONNX model, weights inside; inputs and outputs are named as in the graph.
-        inputs: what it is fed.
-        outputs: what it gives.
-        nodes: names of the graph's nodes it holds.
-        reasons: why these are not TVM's, each reason once.
-    """
-
-    digest: str
-    model: bytes
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    nodes: tuple[str, ...]
-    reasons: tuple[str, ...]
 
 
 def cut(
