@@ -1,6 +1,24 @@
-"""Which nodes TVM takes and which run in onnxruntime: the `Plan`. This room knows nothing of how kernels are made."""
+"""Which nodes TVM takes and which run elsewhere: the `Plan`. This room knows nothing of how kernels are made."""
 
-from tvmstack.partition.plan import Plan, make_plan
+from tvmstack.partition.choose import TVM, Border, Costs, Segment, cheapest
+from tvmstack.partition.chunks import Chunk, chunks_of, positions
+from tvmstack.partition.plan import FLOOR, Handed, Plan, make_plan
+from tvmstack.partition.region import cut
 from tvmstack.partition.verdicts import judge
 
-__all__ = ["Plan", "judge", "make_plan"]
+__all__ = [
+    "FLOOR",
+    "TVM",
+    "Border",
+    "Chunk",
+    "Costs",
+    "Handed",
+    "Plan",
+    "Segment",
+    "cheapest",
+    "chunks_of",
+    "cut",
+    "judge",
+    "make_plan",
+    "positions",
+]

@@ -15,28 +15,15 @@ from collections.abc import Mapping, Sequence
 import onnx_ir
 
 from tvmstack.graph.values import captured_values, static_shape
+from tvmstack.partition.chunks import HEAVY
 
-__all__ = ["group_foreign"]
+__all__ = ["REGION_DOMAIN", "group_foreign"]
+
+# Of the nodes that stand for regions.
+REGION_DOMAIN = "tvmstack"
 
 # An island of TVM's that computes no more elements than this is not worth two crossings.
 _ISLAND_ELEMENTS = 4096
-_HEAVY = frozenset(
-    (
-        "Attention",
-        "Conv",
-        "ConvInteger",
-        "ConvTranspose",
-        "Einsum",
-        "GRU",
-        "Gemm",
-        "LSTM",
-        "MatMul",
-        "MatMulInteger",
-        "QLinearConv",
-        "QLinearMatMul",
-        "RNN",
-    )
-)
 
 
 def group_foreign(nodes: Sequence[onnx_ir.Node], foreign: set[onnx_ir.Node]) -> list[list[onnx_ir.Node]]:
@@ -187,7 +174,7 @@ def _between(
 
 
 def _is_small(group: Sequence[onnx_ir.Node]) -> bool:
-    if any(n.op_type in _HEAVY for n in group):
+    if any(n.op_type in HEAVY or n.domain == REGION_DOMAIN for n in group):
         return False
     shapes = [static_shape(v) for n in group for v in n.outputs if v.name]
     return sum(_ISLAND_ELEMENTS if s is None else math.prod(s) for s in shapes) <= _ISLAND_ELEMENTS

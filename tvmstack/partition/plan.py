@@ -14,14 +14,14 @@ from tvmstack.core.model import Model
 from tvmstack.core.region import Region
 from tvmstack.core.verdict import Verdict
 from tvmstack.graph.evaluate import session_options
-from tvmstack.partition.grouping import group_foreign
+from tvmstack.partition.grouping import REGION_DOMAIN, group_foreign
 from tvmstack.partition.refusals import first_line, operator_of, refusal
 from tvmstack.partition.region import cut
 from tvmstack.partition.verdicts import judge
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["FLOOR", "Handed", "Plan", "make_plan"]
 
-REGION_DOMAIN = "tvmstack"
+FLOOR = "onnxruntime"
 _LOG = logging.getLogger(__name__)
 _JOINED = Verdict.no("TVM could take it, but it stands between nodes of a region")
 
@@ -34,31 +34,45 @@ class Plan:
         model: the model in which each region is one node: "Region" of domain "tvmstack", with the attribute `digest`.
         regions: in an order they can run in.
         verdicts: node name (before regions were cut) to whether TVM runs it, and why not.
+        owners: region's digest to the back end that runs it: "onnxruntime" where TVM could not, else as asked for.
     """
 
     model: Model
     regions: tuple[Region, ...]
     verdicts: Mapping[str, Verdict]
+    owners: Mapping[str, str]
 
 
-def make_plan(model: Model, force_onnxruntime: Collection[str] = ()) -> Plan:
+@dataclass(frozen=True)
+class Handed:
+    """Nodes that shall be one region of a back end ("NAME" or "NAME:TARGET"), by name, and why."""
+
+    owner: str
+    nodes: Collection[str]
+    reason: str = ""
+
+
+def make_plan(model: Model, force_onnxruntime: Collection[str] = (), handed: Sequence[Handed] = ()) -> Plan:
     """Decide who runs each node of a repaired model and cut the regions; `model` stays as it is.
 
     Args:
         model: as `graph.repair` leaves it.
         force_onnxruntime: names of nodes to keep from TVM.
+        handed: regions that are given to back ends; no path may leave one and enter it again.
 
     Raises:
-        ModelError: neither TVM nor onnxruntime takes a node, or a region is too large.
+        ModelError: neither TVM nor onnxruntime takes a node, or a region is too large or cannot be one.
         UsageError: `force_onnxruntime` names no node.
     """
     verdicts = judge(model, force_onnxruntime)
     graph = model.graph.clone()
     planned = replace(model, graph=graph)
+    regions, owners = _hand_over(planned, handed, verdicts)
     nodes = list(graph.graph)
-    foreign = {n for n in nodes if not verdicts[n.name or ""]}
-    regions = []
+    foreign = {n for n in nodes if n.domain != REGION_DOMAIN and not verdicts[n.name or ""]}
     for group in group_foreign(nodes, foreign):
+        if any(n.domain == REGION_DOMAIN for n in group):
+            raise ModelError(f"the nodes round {group[0].name} pass values of no fixed shape round a region")
         for node in group:
             if verdicts[node.name or ""]:
                 verdicts[node.name or ""] = _JOINED
@@ -67,12 +81,32 @@ def make_plan(model: Model, force_onnxruntime: Collection[str] = ()) -> Plan:
         _check(region, group, graph)
         _insert(graph.graph, group, region, inputs, outputs)
         regions.append(region)
+        owners[region.digest] = FLOOR
     graph.graph.sort()
     if regions:
         graph.opset_imports[REGION_DOMAIN] = 1
     _drop_unused_weights(graph.graph)
     _LOG.info("TVM takes %d of %d nodes, %d regions", sum(map(bool, verdicts.values())), len(verdicts), len(regions))
-    return Plan(planned, tuple(regions), verdicts)
+    return Plan(planned, tuple(regions), verdicts, owners)
+
+
+def _hand_over(
+    model: Model, handed: Sequence[Handed], verdicts: dict[str, Verdict]
+) -> tuple[list[Region], dict[str, str]]:
+    """Cut the regions that are asked for; their nodes' verdicts say who runs them."""
+    regions: list[Region] = []
+    owners: dict[str, str] = {}
+    graph = model.graph.graph
+    for part in handed:
+        names = set(part.nodes)
+        group = [n for n in graph if n.name in names]
+        verdicts.update({n: Verdict.no(part.reason or f"given to {part.owner}") for n in names})
+        region, inputs, outputs = cut(model, group, [part.reason or f"given to {part.owner}"])
+        _insert(graph, group, region, inputs, outputs)
+        graph.sort()
+        regions.append(region)
+        owners[region.digest] = part.owner
+    return regions, owners
 
 
 def _insert(

@@ -1,0 +1,120 @@
+"""The cheapest owners for a row of chunks, by dynamic programming over where segments end.
+
+What a segment costs on a vendor's back end is not the sum of what its chunks cost there: it fuses across them, and
+starts once. Measuring every segment would take too long, so costs are measured as the search asks for them: a segment
+not measured yet has an estimate, the best plan by the costs known is found, its unmeasured segments are measured, and
+so on until the best plan has none. Estimates that are too high can hide a plan, so they lean to the low side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tvmstack.partition.chunks import Chunk
+
+__all__ = ["TVM", "Border", "Costs", "Segment", "cheapest"]
+
+TVM = "tvm"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Chunks `start` to `stop` (not included) of one owner: "tvm", or a back end as "NAME:TARGET"."""
+
+    owner: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Border:
+    """What a call of a region costs beside its work: seconds a call, and seconds for each byte in or out."""
+
+    call_s: float
+    byte_s: float
+
+
+@dataclass
+class Costs:
+    """What is known of each owner.
+
+    Attributes:
+        chunk: seconds of each chunk by owner; infinite where the owner does not take all of it.
+        whole: seconds of the whole model by owner, where it takes all of it.
+        border: of each owner's regions.
+        measured: segments that were run, in seconds; infinite for those that a back end refused.
+    """
+
+    chunk: Mapping[str, Sequence[float]]
+    whole: Mapping[str, float] = field(default_factory=dict)
+    border: Mapping[str, Border] = field(default_factory=dict)
+    measured: dict[Segment, float] = field(default_factory=dict)
+
+    def of(self, segment: Segment, chunks: Sequence[Chunk]) -> float:
+        """Return the seconds of a segment with what its borders cost."""
+        known = self.measured.get(segment)
+        seconds = self._estimate(segment) if known is None else known
+        if segment.owner == TVM:
+            return seconds
+        border = self.border.get(segment.owner, Border(0.0, 0.0))
+        return seconds + border.call_s + border.byte_s * _border_bytes(segment, chunks)
+
+    def _estimate(self, segment: Segment) -> float:
+        parts = self.chunk[segment.owner]
+        seconds = sum(parts[segment.start : segment.stop])
+        whole, total = self.whole.get(segment.owner), sum(parts)
+        return seconds * min(1.0, whole / total) if whole is not None and 0 < total < float("inf") else seconds
+
+
+def cheapest(chunks: Sequence[Chunk], costs: Costs, min_nodes: int = 1) -> tuple[Segment, ...]:
+    """Return the segments with the least time in all, in order.
+
+    Args:
+        chunks: the row.
+        costs: what is known.
+        min_nodes: a region of a back end has at least this many nodes.
+
+    Returns:
+        Nothing where no owner takes some chunk.
+    """
+    count = len(chunks)
+    best: list[tuple[float, tuple[Segment, ...]] | None] = [None] * (count + 1)
+    best[0] = (0.0, ())
+    for stop in range(1, count + 1):
+        for start in range(stop):
+            before = best[start]
+            if before is None or not _is_movable(chunks, start, stop):
+                continue
+            for owner in costs.chunk:
+                if owner == TVM and stop - start > 1:
+                    continue
+                if owner != TVM and sum(len(c.nodes) for c in chunks[start:stop]) < min_nodes:
+                    continue
+                segment = Segment(owner, start, stop)
+                total = before[0] + costs.of(segment, chunks)
+                now = best[stop]
+                if total < (float("inf") if now is None else now[0]):
+                    best[stop] = (total, (*before[1], segment))
+    last = best[count]
+    return () if last is None else _joined(last[1])
+
+
+def _is_movable(chunks: Sequence[Chunk], start: int, stop: int) -> bool:
+    return chunks[start].movable and (stop == len(chunks) or chunks[stop].movable)
+
+
+def _border_bytes(segment: Segment, chunks: Sequence[Chunk]) -> int:
+    after = chunks[segment.stop].crossing_bytes if segment.stop < len(chunks) else 0
+    return chunks[segment.start].crossing_bytes + after
+
+
+def _joined(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """Join TVM's neighbours, which the search takes chunk by chunk since their costs add up."""
+    found: list[Segment] = []
+    for segment in segments:
+        if found and segment.owner == TVM == found[-1].owner:
+            found[-1] = Segment(TVM, found[-1].start, segment.stop)
+        else:
+            found.append(segment)
+    return tuple(found)

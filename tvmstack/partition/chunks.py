@@ -1,0 +1,149 @@
+"""The graph as a row of chunks between which it is cheap to change the owner.
+
+Any cut of a sorted list of nodes in two leaves two parts that no path leaves and enters again, so each run of chunks is
+a region. A cut costs the bytes of the values that cross it; where several stand to choose, the narrowest is taken, and
+only in front of heavy nodes: in front of anything else it would part what a compiler computes in one kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir
+
+from tvmstack.graph.values import captured_values, static_shape, subgraphs_of
+
+__all__ = ["HEAVY", "Chunk", "chunks_of", "positions"]
+
+HEAVY = frozenset(
+    (
+        "Attention",
+        "Conv",
+        "ConvInteger",
+        "ConvTranspose",
+        "Einsum",
+        "GRU",
+        "Gemm",
+        "LSTM",
+        "MatMul",
+        "MatMulInteger",
+        "QLinearConv",
+        "QLinearMatMul",
+        "RNN",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Neighbouring nodes that have one owner.
+
+    Attributes:
+        nodes: their names, in graph order.
+        work: multiplications and additions of its heavy nodes, and elements written by the others.
+        crossing_bytes: of the values alive between the chunk before and this one; 0 for the first.
+        movable: whether all these values can pass through TVM: tensors of a fixed shape.
+    """
+
+    nodes: tuple[str, ...]
+    work: float
+    crossing_bytes: int
+    movable: bool = True
+
+
+def chunks_of(graph: onnx_ir.Graph, limit: int) -> tuple[Chunk, ...]:
+    """Cut a sorted graph into at most `limit` chunks of about equal work, where few bytes cross."""
+    nodes = list(graph)
+    if not nodes:
+        return ()
+    work = [_work(n) for n in nodes]
+    alive = _alive(nodes)
+    crossing = [_crossing(values) for values in alive]
+    places = _places(nodes, work, crossing, limit)
+    starts = [0, *places]
+    found = []
+    for start, stop in zip(starts, [*places, len(nodes)], strict=True):
+        names = tuple(n.name or "" for n in nodes[start:stop])
+        size, movable = crossing[start] if start else (0, True)
+        found.append(Chunk(names, sum(work[start:stop]), size, movable))
+    return tuple(found)
+
+
+def _places(
+    nodes: Sequence[onnx_ir.Node], work: Sequence[float], crossing: Sequence[tuple[int, bool]], limit: int
+) -> list[int]:
+    """Return where to cut: from each stretch of about equal work the narrowest place that a cut may stand at."""
+    possible = [k for k in range(1, len(nodes)) if crossing[k][1] and _may_start(nodes, k)]
+    if not possible or limit < 2:
+        return []
+    total, done, before = sum(work) or 1.0, 0.0, []
+    for amount in work:
+        before.append(done / total)
+        done += amount
+    stretches: dict[int, int] = {}
+    for place in possible:
+        stretch = min(limit - 2, int(before[place] * (limit - 1)))
+        best = stretches.get(stretch)
+        if best is None or crossing[place][0] < crossing[best][0]:
+            stretches[stretch] = place
+    return sorted(stretches.values())
+
+
+def _may_start(nodes: Sequence[onnx_ir.Node], place: int) -> bool:
+    """Whether a heavy node, or one with a body, stands here: what is before it ends a kernel."""
+    return _is_heavy(nodes[place]) or any(True for _ in subgraphs_of(nodes[place]))
+
+
+def _is_heavy(node: onnx_ir.Node) -> bool:
+    return node.op_type in HEAVY or node.domain not in ("", "ai.onnx")
+
+
+def _alive(nodes: Sequence[onnx_ir.Node]) -> list[list[onnx_ir.Value]]:
+    """Return for each position the values made before it and read at or after it; weights are not counted."""
+    last: dict[onnx_ir.Value, int] = {}
+    first: dict[onnx_ir.Value, int] = {}
+    for index, node in enumerate(nodes):
+        for value in (*node.inputs, *captured_values(node)):
+            if value is not None and not value.is_initializer():
+                last[value] = index
+        first.update((v, index) for v in node.outputs)
+    alive: list[list[onnx_ir.Value]] = [[] for _ in nodes]
+    for value, end in last.items():
+        for place in range(first.get(value, end) + 1, end + 1):
+            alive[place].append(value)
+    return alive
+
+
+def _crossing(values: Sequence[onnx_ir.Value]) -> tuple[int, bool]:
+    sizes = [_bytes(v) for v in values]
+    return sum(s for s in sizes if s is not None), all(s is not None for s in sizes)
+
+
+def _bytes(value: onnx_ir.Value) -> int | None:
+    shape = static_shape(value)
+    if shape is None or value.dtype is None or not isinstance(value.type, onnx_ir.TensorType):
+        return None
+    return math.ceil(math.prod(shape) * value.dtype.itemsize)
+
+
+def _work(node: onnx_ir.Node) -> float:
+    """Return a rough count of operations: a product's depth times its output's elements, else these elements."""
+    shapes = [static_shape(v) for v in node.outputs if v.name]
+    elements = float(sum(math.prod(s) for s in shapes if s is not None))
+    return elements * _depth(node) if _is_heavy(node) else elements
+
+
+def _depth(node: onnx_ir.Node) -> float:
+    weight = static_shape(node.inputs[1]) if len(node.inputs) > 1 else None
+    if not weight:
+        return 1.0
+    if "Conv" in node.op_type:
+        return 2.0 * math.prod(weight[1:])
+    return 2.0 * (weight[-2] if len(weight) > 1 else weight[0])
+
+
+def positions(chunks: Sequence[Chunk]) -> Mapping[str, int]:
+    """Return the index of the chunk that each node is in."""
+    return {name: index for index, chunk in enumerate(chunks) for name in chunk.nodes}
