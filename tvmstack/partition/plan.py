@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import onnx_ir
 import onnxruntime
 
-from tvmstack.core.errors import ModelError
+from tvmstack.core.errors import ModelError, UsageError, nearest
 from tvmstack.core.model import Model
 from tvmstack.core.region import Region
 from tvmstack.core.verdict import Verdict
@@ -100,10 +100,18 @@ def _hand_over(
     for part in handed:
         names = set(part.nodes)
         group = [n for n in graph if n.name in names]
+        if len(group) < len(names):
+            lost = min(names - {n.name for n in group})
+            words = nearest(lost, [n.name or "" for n in graph])
+            raise UsageError(f"{model.source} has no node {lost} after repair that {part.owner} could have; {words}")
         verdicts.update({n: Verdict.no(part.reason or f"given to {part.owner}") for n in names})
         region, inputs, outputs = cut(model, group, [part.reason or f"given to {part.owner}"])
         _insert(graph, group, region, inputs, outputs)
-        graph.sort()
+        try:
+            graph.sort()
+        except ValueError as err:
+            words = "a path leaves them and enters them again"
+            raise ModelError(f"{part.owner} cannot have {group[0].name} to {group[-1].name}: {words}") from err
         regions.append(region)
         owners[region.digest] = part.owner
     return regions, owners
