@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from tvmstack.cli.options import (
+    backend_option,
     board_option,
+    bytes_from_text,
     device_option,
     freeze_option,
     frozen_from_texts,
@@ -37,6 +39,10 @@ __all__ = ["compile_"]
 @store_option
 @threads_option
 @onnxruntime_nodes_option
+@backend_option
+@click.option("--min-region", type=click.IntRange(min=1), default=1, metavar="N", help="No region has fewer nodes.")
+@click.option("--memory-budget", metavar="SIZE", help="Weights, regions and results may take this: 64MB, 1.5GiB.")
+@click.option("--plan", metavar="FILE", help="Do the plan of an earlier artifact, or of its `inspect --json`, again.")
 @winograd_option
 @click.option(
     "--verify/--no-verify", default=True, help="Compare the artifact with the original model before it is written."
@@ -55,6 +61,10 @@ def compile_(
     store: str | None,
     threads: int | None,
     onnxruntime_nodes: tuple[str, ...],
+    backends: tuple[str, ...],
+    min_region: int,
+    memory_budget: str | None,
+    plan: str | None,
     winograd: bool,
     verify: bool,
     inputs: tuple[str, ...],
@@ -88,6 +98,10 @@ def compile_(
             freeze=frozen_from_texts(freeze),
             inputs=inputs_from_texts(inputs),
             board=board,
+            backends=[name for text in backends for name in text.split(",") if name],
+            min_region=min_region,
+            memory_budget=bytes_from_text(memory_budget),
+            plan=plan,
         )
     artifact.save(output)
     emit(artifact.report, as_json, build_page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +13,9 @@ from tvmstack.core.errors import UsageError
 
 __all__ = [
     "artifact_argument",
+    "backend_option",
     "board_option",
+    "bytes_from_text",
     "device_option",
     "freeze_option",
     "frozen_from_texts",
@@ -72,6 +75,14 @@ winograd_option = click.option(
     default=True,
     help="Let 3x3 convolutions use Winograd's algorithm: faster, adds about 5e-6 of the largest value to the error.",
 )
+backend_option = click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    metavar="NAME[:TARGET],…",
+    help="Who may run parts of the model: tvm (the default), auto, or names like openvino,tvm and qnn:htp:v73. "
+    "Among those that run here the plan is chosen by measured cost.",
+)
 input_option = click.option(
     "--input",
     "inputs",
@@ -94,6 +105,18 @@ def shapes_from_texts(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
         if any(d < 1 for d in shapes[name]):
             raise UsageError(f"--shape {name}={dims}: every dim must be 1 or more")
     return shapes
+
+
+def bytes_from_text(text: str | None) -> int | None:
+    """Return bytes for "64MB", "1.5GiB" or "500000"; decimal and binary units are told apart."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?b?|b?)\s*", text.lower())
+    if match is None:
+        raise UsageError(f"--memory-budget {text!r} is no size; write 64MB or 1.5GiB")
+    unit = match[2].rstrip("b")
+    base = 1024 if unit.endswith("i") else 1000
+    return int(float(match[1]) * base ** " kmg".index(unit[:1] or " "))
 
 
 def frozen_from_texts(texts: Iterable[str]) -> dict[str, float | int]:

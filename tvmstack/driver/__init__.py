@@ -22,12 +22,11 @@ from tvmstack.driver.boards import (
     time_on_board,
 )
 from tvmstack.driver.compare import compare_build, compare_reference, compare_with, frozen_of
+from tvmstack.driver.owners import Wish, built_by_plan
 from tvmstack.driver.result import Artifact, check_output, check_scratch, seconds_from
 from tvmstack.driver.steps import (
     Progress,
     Shapes,
-    build,
-    choose,
     clock,
     device_of,
     key_context,
@@ -77,6 +76,10 @@ def compile(
     winograd: bool = True,
     shipped: bool = True,
     board: str | None = None,
+    backends: Sequence[str] = (),
+    min_region: int = 1,
+    memory_budget: int | None = None,
+    plan: str | Path | None = None,
 ) -> Artifact:
     """Compile a model to one shared library, tuned and compared with the original.
 
@@ -98,12 +101,18 @@ def compile(
             to the error of a layer.
         shipped: whether the records that come with tvmstack count.
         board: "KEY[@TRACKER]": compile for that class of boards, tune and compare there.
+        backends: who may have regions of the graph: "auto", or "tvm" and "NAME" or "NAME:TARGET"; where several can run
+            here, the plan is chosen by measured cost. By default TVM has all it can take.
+        min_region: a region has at least this many nodes.
+        memory_budget: bytes that weights, regions and intermediate results may take together.
+        plan: an earlier artifact, or its manifest as JSON, whose plan is done again.
 
     Raises:
         UsageError, ModelError, SetupError, BackendError, TuningError, ArtifactError, BoardError: see
             `tvmstack.core.errors`.
     """
     budget = seconds_from(tune)
+    wish = Wish(tuple(backends), min_region, memory_budget, Path(plan) if plan else None)
     with opened_boards(board) as boards, open_records(store, shipped) as records:
         target = board_device(boards, device)
         require_linker(device_of(target).arch)
@@ -117,8 +126,9 @@ def compile(
             if budget or trials:
                 tuning = tune_kernels(prepared, records, budget, trials, progress)
                 prepared = settled(prepared)
-            chosen = choose(prepared, records)
-        artifact = build(prepared, chosen, threads)
+        prepared.given_inputs = inputs or {}
+        built = built_by_plan(prepared, wish, records, threads)
+        prepared, chosen, artifact = built.prepared, built.chosen, built.artifact
         artifact.report["tuning"] = tuning
         if verify:
             with clock(prepared.seconds, "compare"):

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,13 @@ from tvmstack.driver.result import Artifact, disk_words
 
 if TYPE_CHECKING:
     from tvmstack.artifact.manifest import Manifest
+    from tvmstack.backends.base import Blob
     from tvmstack.board.watch import Boards
     from tvmstack.core.model import Model
     from tvmstack.lower.algorithms import Picker
     from tvmstack.lower.memory import MemoryPlan
     from tvmstack.lower.pipeline import Lowered
-    from tvmstack.partition import Plan
+    from tvmstack.partition import Handed, Plan
 
 __all__ = [
     "Chosen",
@@ -36,8 +37,10 @@ __all__ = [
     "clock",
     "device_of",
     "key_context",
+    "note_choice",
     "open_records",
     "prepare",
+    "replanned",
     "tune_kernels",
 ]
 
@@ -65,6 +68,9 @@ class Prepared:
     onnxruntime_nodes: tuple[str, ...] = ()
     pick: Picker = field(kw_only=True)
     boards: Boards | None = None
+    handed: tuple[Handed, ...] = ()
+    blobs: Mapping[str, Blob] = field(default_factory=dict)
+    given_inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepare(
@@ -97,6 +103,17 @@ def prepare(
         _log.debug("changed: %s", line)
     nodes = tuple(onnxruntime_nodes)
     return Prepared(model, repaired, plan, lowered, target, seconds, shapes, sample_inputs, nodes, pick=pick)
+
+
+def replanned(prepared: Prepared, handed: Sequence[Handed]) -> Prepared:
+    """Return the model with regions handed to back ends, lowered anew; their blobs are still to be had."""
+    from tvmstack.lower import lower
+    from tvmstack.partition import make_plan
+
+    plan = make_plan(prepared.model, prepared.onnxruntime_nodes, handed)
+    with clock(prepared.seconds, "lower"):
+        lowered = lower(plan.model, prepared.device, prepared.pick)
+    return replace(prepared, plan=plan, lowered=lowered, handed=tuple(handed))
 
 
 def device_of(device: str | Device | None) -> Device:
@@ -278,6 +295,16 @@ def build(prepared: Prepared, chosen: Chosen, threads: int | None) -> Artifact:
     return Artifact(path, manifest, _report(prepared, chosen, path, manifest), folder)
 
 
+def note_choice(artifact: Artifact, facts: Mapping[str, Any]) -> None:
+    """Keep in an artifact's manifest and report how its plan was found."""
+    from tvmstack.artifact import rewrite_manifest
+
+    manifest = replace(artifact.manifest, plan={**artifact.manifest.plan, "choice": dict(facts)})
+    rewrite_manifest(artifact.path, manifest)
+    artifact.manifest = manifest
+    artifact.report["choice"] = dict(facts)
+
+
 def _manifest(prepared: Prepared, chosen: Chosen, memory: MemoryPlan, threads: int) -> Manifest:
     from tvmstack.artifact.manifest import Manifest
 
@@ -291,6 +318,7 @@ def _manifest(prepared: Prepared, chosen: Chosen, memory: MemoryPlan, threads: i
         pipeline={"text": lowered.pipeline.text, "digest": lowered.pipeline.digest},
         plan={
             "tvm_nodes": sum(1 for verdict in plan.verdicts.values() if verdict),
+            "handed": [{"owner": h.owner, "nodes": list(h.nodes)} for h in prepared.handed],
             "regions": [
                 {
                     "digest": r.digest,

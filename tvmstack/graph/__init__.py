@@ -3,6 +3,6 @@
 Each pass is one file with a `name` and `run(model) -> list of changes`. This room knows nothing of TVM.
 """
 
-from tvmstack.graph.repair import PASSES, Pass, repair
+from tvmstack.graph.repair import PASSES, Pass, repair, tidy
 
-__all__ = ["PASSES", "Pass", "repair"]
+__all__ = ["PASSES", "Pass", "repair", "tidy"]

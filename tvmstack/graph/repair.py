@@ -35,7 +35,7 @@ from tvmstack.graph import (
 from tvmstack.graph.evaluate import is_accepted
 from tvmstack.graph.values import spec_of
 
-__all__ = ["PASSES", "Pass", "repair"]
+__all__ = ["PASSES", "Pass", "repair", "tidy"]
 
 _LOG = logging.getLogger(__name__)
 # Each round either shrinks the graph or makes a shape known; real models need two or three.
@@ -106,16 +106,25 @@ def repair(model: Model) -> Model:
     )
 
 
+def tidy(model: Model) -> Model:
+    """Return the model, changed in place, with shapes inferred and constants folded, and nothing fused."""
+    _settle(model)
+    return model
+
+
 def _rewrite(model: Model) -> list[str]:
-    changes: list[str] = []
     infer_shapes.forget_declared(model.graph)
-    changes += _run(_ONCE, model)
+    return [*_run(_ONCE, model), *_settle(model), *_run(_FUSIONS, model)]
+
+
+def _settle(model: Model) -> list[str]:
+    changes: list[str] = []
     for _ in range(_ROUNDS):
         lines = _run(_REPEATED, model)
         changes += lines
         if not lines:
             break
-    return changes + _run(_FUSIONS, model)
+    return changes
 
 
 def _run(passes: tuple[Pass, ...], model: Model) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import onnx_ir
 
-__all__ = ["cut_at", "first_difference", "inner_tensors"]
+__all__ = ["cut_at", "first_difference", "inner_tensors", "with_outputs"]
 
 T = TypeVar("T")
 
@@ -25,12 +25,17 @@ def _is_static(value: onnx_ir.Value) -> bool:
 
 def cut_at(model: onnx_ir.Model, tensor: str) -> onnx_ir.Model:
     """Return a copy of the model that ends at `tensor`; inputs stay, nodes that no longer matter go."""
+    return with_outputs(model, [tensor])
+
+
+def with_outputs(model: onnx_ir.Model, tensors: Collection[str]) -> onnx_ir.Model:
+    """Return a copy of the model that gives inner tensors, and these only; nodes that no longer matter go."""
     from onnx_ir.passes.common import RemoveUnusedNodesPass
 
     copy = model.clone()
-    value = next(v for node in copy.graph for v in node.outputs if v.name == tensor)
+    values = {v.name: v for node in copy.graph for v in node.outputs}
     copy.graph.outputs.clear()
-    copy.graph.outputs.append(value)
+    copy.graph.outputs.extend(values[name] for name in tensors)
     RemoveUnusedNodesPass()(copy)
     return copy
 

@@ -8,12 +8,12 @@ so on until the best plan has none. Estimates that are too high can hide a plan,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tvmstack.partition.chunks import Chunk
 
-__all__ = ["TVM", "Border", "Costs", "Segment", "cheapest"]
+__all__ = ["TVM", "Border", "Costs", "Segment", "cheapest", "settle"]
 
 TVM = "tvm"
 
@@ -98,6 +98,32 @@ def cheapest(chunks: Sequence[Chunk], costs: Costs, min_nodes: int = 1) -> tuple
                     best[stop] = (total, (*before[1], segment))
     last = best[count]
     return () if last is None else _joined(last[1])
+
+
+def settle(
+    chunks: Sequence[Chunk],
+    costs: Costs,
+    measure: Callable[[Segment], float | None],
+    min_nodes: int = 1,
+) -> tuple[Segment, ...]:
+    """Return the cheapest segments, measuring those that come into question until the best plan is all measured.
+
+    Args:
+        chunks: the row.
+        costs: what is known; measured segments are added.
+        measure: runs a segment of a back end and returns its seconds, infinite where it is refused; None where there
+            is no time left, which ends the search with what is known.
+        min_nodes: a region of a back end has at least this many nodes.
+    """
+    while True:
+        plan = cheapest(chunks, costs, min_nodes)
+        unknown = next((s for s in plan if s.owner != TVM and s not in costs.measured), None)
+        if unknown is None:
+            return plan
+        seconds = measure(unknown)
+        if seconds is None:
+            return plan
+        costs.measured[unknown] = seconds
 
 
 def _is_movable(chunks: Sequence[Chunk], start: int, stop: int) -> bool:

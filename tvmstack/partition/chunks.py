@@ -8,7 +8,7 @@ only in front of heavy nodes: in front of anything else it would part what a com
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir
@@ -53,15 +53,21 @@ class Chunk:
     movable: bool = True
 
 
-def chunks_of(graph: onnx_ir.Graph, limit: int) -> tuple[Chunk, ...]:
-    """Cut a sorted graph into at most `limit` chunks of about equal work, where few bytes cross."""
+def chunks_of(graph: onnx_ir.Graph, limit: int, changes: Collection[int] = ()) -> tuple[Chunk, ...]:
+    """Cut a sorted graph into at most `limit` chunks of about equal work, where few bytes cross.
+
+    Args:
+        graph: sorted.
+        limit: how many chunks of about equal work.
+        changes: positions to cut at besides, because who can take a node changes there.
+    """
     nodes = list(graph)
     if not nodes:
         return ()
     work = [_work(n) for n in nodes]
     alive = _alive(nodes)
     crossing = [_crossing(values) for values in alive]
-    places = _places(nodes, work, crossing, limit)
+    places = sorted({*_places(nodes, work, crossing, limit), *(k for k in changes if crossing[k][1])})
     starts = [0, *places]
     found = []
     for start, stop in zip(starts, [*places, len(nodes)], strict=True):

@@ -17,7 +17,7 @@ import onnx_ir
 from tvmstack.graph.values import captured_values, static_shape
 from tvmstack.partition.chunks import HEAVY
 
-__all__ = ["REGION_DOMAIN", "group_foreign"]
+__all__ = ["REGION_DOMAIN", "group_foreign", "whole_regions"]
 
 # Of the nodes that stand for regions.
 REGION_DOMAIN = "tvmstack"
@@ -42,9 +42,29 @@ def group_foreign(nodes: Sequence[onnx_ir.Node], foreign: set[onnx_ir.Node]) -> 
     if _absorb_islands(nodes, edges, stages, owner_foreign):
         groups = _groups(nodes, edges, owner_foreign)
         stages = _stages(nodes, edges, groups, owner_foreign)
+    return _by_stage(nodes, stages, owner_foreign)
+
+
+def whole_regions(nodes: Sequence[onnx_ir.Node], taken: set[onnx_ir.Node]) -> list[list[onnx_ir.Node]]:
+    """Return all that a back end takes as few regions, without what is tied to a node that it does not take."""
+    edges = _predecessors(nodes)
+    owned = set(taken)
+    groups = _groups(nodes, edges, set(taken))
+    members: dict[int, list[onnx_ir.Node]] = {}
+    for node in nodes:
+        members.setdefault(groups[node], []).append(node)
+    for group in members.values():
+        if not owned.issuperset(group):
+            owned.difference_update(group)
+    return _by_stage(nodes, _stages(nodes, edges, groups, owned), owned)
+
+
+def _by_stage(
+    nodes: Sequence[onnx_ir.Node], stages: Mapping[onnx_ir.Node, int], owned: set[onnx_ir.Node]
+) -> list[list[onnx_ir.Node]]:
     regions: dict[int, list[onnx_ir.Node]] = {}
     for node in nodes:
-        if node in owner_foreign:
+        if node in owned:
             regions.setdefault(stages[node], []).append(node)
     return [regions[stage] for stage in sorted(regions)]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvmstack.report.timing import figures, profile_title, worth_lines
 
-__all__ = ["profile_html"]
+__all__ = ["html_page", "profile_html"]
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 860, 420, 60, 44, 14
 _STYLE = """
@@ -18,7 +18,8 @@ h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.3
 svg{width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:#66717f}
 table{border-collapse:collapse;width:100%;font-size:13px}th,td{padding:.3rem .55rem;border-bottom:1px solid #e6eaef}
 th{text-align:left;position:sticky;top:0;background:#fff}td.n{text-align:right;font-variant-numeric:tabular-nums}
-td.k{max-width:22rem;overflow-wrap:anywhere}.bar{background:#dce8f7;display:block;height:.45rem;border-radius:2px}
+td.best{font-weight:600}td.k{max-width:22rem;overflow-wrap:anywhere}.bar{background:#dce8f7;display:block;height:.45rem;border-radius:2px}
+.warn{background:#fdf1dc;padding:.5rem .8rem;border-left:4px solid #d9822b}
 .default{fill:#d9822b}.tuned{fill:#2f7d4f}.shipped{fill:#2f7d4f}.fixed{fill:#7d8896}.region{fill:#8a4fbf}
 """
 _SOURCES = {"default": "not tuned", "tuned": "tuned", "shipped": "shipped record", "fixed": "one schedule only"}
@@ -28,11 +29,19 @@ def profile_html(data: Mapping[str, Any], name: str) -> str:
     """Return the page for a profile as plain data (`ProfileReport.to_json`) of the artifact called `name`."""
     lines = "".join(f"<p>{escape(line)}</p>" for line in worth_lines(data))
     chart = _roofline(data) if data["peaks"] else ""
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(name)}: profile</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{escape(name)}</h1><p>{escape(profile_title(data))}</p>"
+    body = (
+        f"<p>{escape(profile_title(data))}</p>"
         f"{chart}<h2>What to do next</h2>{lines or '<p>Peaks were not measured.</p>'}"
-        f"<h2>Kernels</h2>{_table(data['kernels'])}</body></html>\n"
+        f"<h2>Kernels</h2>{_table(data['kernels'])}"
+    )
+    return html_page(f"{name}: profile", name, body)
+
+
+def html_page(title: str, heading: str, body: str) -> str:
+    """Return a whole page that loads nothing from anywhere; `body` is HTML, the rest is text."""
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{escape(heading)}</h1>{body}</body></html>\n"
     )
 
 
