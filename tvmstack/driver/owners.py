@@ -35,6 +35,7 @@ from tvmstack.partition import (
     Segment,
     chunks_of,
     cut,
+    in_running_order,
     positions,
     settle,
     whole_regions,
@@ -179,7 +180,7 @@ class _Market:
 
     def _changes(self) -> list[int]:
         """Return where a node begins what some back end takes, or ends it."""
-        taken = [tuple(n.name not in self.refused[t.owner] for t in self.takers) for n in self.graph]
+        taken = [tuple(n.name not in self.refused[t.owner] for t in self.takers) for n in in_running_order(self.graph)]
         return [k for k in range(1, len(taken)) if taken[k] != taken[k - 1]]
 
     def _samples(self) -> dict[str, np.ndarray]:

@@ -1,7 +1,7 @@
 """Which nodes TVM takes and which run elsewhere: the `Plan`. This room knows nothing of how kernels are made."""
 
 from tvmstack.partition.choose import TVM, Border, Costs, Segment, cheapest, settle
-from tvmstack.partition.chunks import Chunk, chunks_of, positions
+from tvmstack.partition.chunks import Chunk, chunks_of, in_running_order, positions
 from tvmstack.partition.grouping import whole_regions
 from tvmstack.partition.plan import FLOOR, Handed, Plan, make_plan
 from tvmstack.partition.region import cut
@@ -19,6 +19,7 @@ __all__ = [
     "cheapest",
     "chunks_of",
     "cut",
+    "in_running_order",
     "judge",
     "make_plan",
     "positions",

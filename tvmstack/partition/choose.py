@@ -8,7 +8,7 @@ so on until the best plan has none. Estimates that are too high can hide a plan,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tvmstack.partition.chunks import Chunk
@@ -60,6 +60,12 @@ class Costs:
         border = self.border.get(segment.owner, Border(0.0, 0.0))
         return seconds + border.call_s + border.byte_s * _border_bytes(segment, chunks)
 
+    def may_follow(self, row: Sequence[Segment], segment: Segment) -> bool:
+        """Whether a segment may stand behind a row: two of one back end are one, unless that one is refused."""
+        if not row or segment.owner == TVM or row[-1].owner != segment.owner:
+            return True
+        return self.measured.get(Segment(segment.owner, row[-1].start, segment.stop)) == float("inf")
+
     def _estimate(self, segment: Segment) -> float:
         parts = self.chunk[segment.owner]
         seconds = sum(parts[segment.start : segment.stop])
@@ -78,26 +84,32 @@ def cheapest(chunks: Sequence[Chunk], costs: Costs, min_nodes: int = 1) -> tuple
     Returns:
         Nothing where no owner takes some chunk.
     """
-    count = len(chunks)
-    best: list[tuple[float, tuple[Segment, ...]] | None] = [None] * (count + 1)
-    best[0] = (0.0, ())
-    for stop in range(1, count + 1):
+    # best[k][owner]: the cheapest row of the first k chunks whose last segment is the owner's
+    best: list[dict[str, tuple[float, tuple[Segment, ...]]]] = [{"": (0.0, ())}]
+    for stop in range(1, len(chunks) + 1):
+        ends: dict[str, tuple[float, tuple[Segment, ...]]] = {}
         for start in range(stop):
-            before = best[start]
-            if before is None or not _is_movable(chunks, start, stop):
+            if not _is_movable(chunks, start, stop):
                 continue
-            for owner in costs.chunk:
-                if owner == TVM and stop - start > 1:
+            for segment in _segments(chunks, costs, start, stop, min_nodes):
+                before = [row for row in best[start].values() if costs.may_follow(row[1], segment)]
+                if not before:
                     continue
-                if owner != TVM and sum(len(c.nodes) for c in chunks[start:stop]) < min_nodes:
-                    continue
-                segment = Segment(owner, start, stop)
-                total = before[0] + costs.of(segment, chunks)
-                now = best[stop]
-                if total < (float("inf") if now is None else now[0]):
-                    best[stop] = (total, (*before[1], segment))
-    last = best[count]
-    return () if last is None else _joined(last[1])
+                total, row = min(before, key=lambda entry: entry[0])
+                total += costs.of(segment, chunks)
+                if total < ends.get(segment.owner, (float("inf"),))[0]:
+                    ends[segment.owner] = (total, (*row, segment))
+        best.append(ends)
+    last = best[len(chunks)]
+    return _joined(min(last.values(), key=lambda entry: entry[0])[1]) if last else ()
+
+
+def _segments(chunks: Sequence[Chunk], costs: Costs, start: int, stop: int, min_nodes: int) -> Iterator[Segment]:
+    """Yield the segments that may stand there; TVM's are taken chunk by chunk, since their costs add up."""
+    for owner in costs.chunk:
+        enough = stop - start == 1 if owner == TVM else sum(len(c.nodes) for c in chunks[start:stop]) >= min_nodes
+        if enough:
+            yield Segment(owner, start, stop)
 
 
 def settle(
@@ -136,7 +148,7 @@ def _border_bytes(segment: Segment, chunks: Sequence[Chunk]) -> int:
 
 
 def _joined(segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    """Join TVM's neighbours, which the search takes chunk by chunk since their costs add up."""
+    """Join TVM's neighbours."""
     found: list[Segment] = []
     for segment in segments:
         if found and segment.owner == TVM == found[-1].owner:

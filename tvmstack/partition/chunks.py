@@ -15,7 +15,7 @@ import onnx_ir
 
 from tvmstack.graph.values import captured_values, static_shape, subgraphs_of
 
-__all__ = ["HEAVY", "Chunk", "chunks_of", "positions"]
+__all__ = ["HEAVY", "Chunk", "chunks_of", "in_running_order", "positions"]
 
 HEAVY = frozenset(
     (
@@ -59,9 +59,9 @@ def chunks_of(graph: onnx_ir.Graph, limit: int, changes: Collection[int] = ()) -
     Args:
         graph: sorted.
         limit: how many chunks of about equal work.
-        changes: positions to cut at besides, because who can take a node changes there.
+        changes: positions in `in_running_order` to cut at besides, because who can take a node changes there.
     """
-    nodes = list(graph)
+    nodes = in_running_order(graph)
     if not nodes:
         return ()
     work = [_work(n) for n in nodes]
@@ -75,6 +75,34 @@ def chunks_of(graph: onnx_ir.Graph, limit: int, changes: Collection[int] = ()) -
         size, movable = crossing[start] if start else (0, True)
         found.append(Chunk(names, sum(work[start:stop]), size, movable))
     return tuple(found)
+
+
+def in_running_order(graph: onnx_ir.Graph) -> list[onnx_ir.Node]:
+    """Return the sorted nodes with what is made of weights alone moved in front of its first reader.
+
+    Exporters write all DequantizeLinear of weights first; left there, every cut would be crossed by all weights.
+    """
+    nodes = list(graph)
+    fixed: set[onnx_ir.Value] = set()
+    early: set[onnx_ir.Node] = set()
+    for node in nodes:
+        reads = [v for v in (*node.inputs, *captured_values(node)) if v is not None and v.name != ""]
+        if reads and all(v.is_initializer() or v in fixed for v in reads):
+            early.add(node)
+            fixed.update(node.outputs)
+    order: dict[onnx_ir.Node, None] = {}
+
+    def place(node: onnx_ir.Node) -> None:
+        for value in (*node.inputs, *captured_values(node)):
+            maker = None if value is None else value.producer()
+            if maker in early and maker not in order:
+                place(maker)
+        order[node] = None
+
+    for node in nodes:
+        if node not in early:
+            place(node)
+    return [*order, *(n for n in nodes if n not in order)]
 
 
 def _places(
