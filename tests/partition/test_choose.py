@@ -5,6 +5,7 @@ import math
 import random
 
 import numpy as np
+import onnx_ir
 import pytest
 
 from tests.graph.build import model, node
@@ -12,7 +13,18 @@ from tests.partition.test_plan import run_plan
 from tvmstack.core.errors import ModelError
 from tvmstack.frontend import load_model
 from tvmstack.graph import repair
-from tvmstack.partition import TVM, Border, Chunk, Costs, Handed, Segment, cheapest, chunks_of, make_plan
+from tvmstack.partition import (
+    TVM,
+    Border,
+    Chunk,
+    Costs,
+    Handed,
+    Segment,
+    cheapest,
+    chunks_of,
+    in_running_order,
+    make_plan,
+)
 
 pytestmark = pytest.mark.null
 
@@ -127,3 +139,22 @@ def test_a_region_that_a_path_leaves_and_enters_again_is_refused():
     names = [n.name for n in whole.graph.graph]
     with pytest.raises(ModelError, match="leaves"):
         make_plan(whole, (), [Handed("a:cpu", [names[0], names[-1]])])
+
+
+def test_weights_made_of_weights_go_with_their_first_reader():
+    rng = np.random.default_rng(0)
+    nodes, weights, x = [], {"step": np.float32(0.02), "zero": np.int8(0)}, "x"
+    for k in range(4):
+        weights[f"q{k}"] = rng.integers(-99, 99, (4, 4, 3, 3)).astype(np.int8)
+        nodes.append(node("DequantizeLinear", [f"q{k}", "step", "zero"], f"w{k}"))
+    for k in range(4):
+        nodes.append(node("Conv", [x, f"w{k}"], f"c{k}" if k < 3 else "y", kernel_shape=[3, 3], pads=[1, 1, 1, 1]))
+        x = f"c{k}"
+    graph = load_model(model(nodes, {"x": (1, 4, 8, 8)}, weights=weights)).graph.graph
+    for n in graph:
+        for value in n.outputs:
+            value.dtype, value.shape = onnx_ir.DataType.FLOAT, onnx_ir.Shape((1, 4, 8, 8))
+    order = [n.op_type for n in in_running_order(graph)]
+    assert order == ["DequantizeLinear", "Conv"] * 4
+    chunks = chunks_of(graph, 4)
+    assert max(c.crossing_bytes for c in chunks) <= 4 * 8 * 8 * 4 + 4 * 8 * 8 * 4
