@@ -117,7 +117,9 @@ def _region_rows(manifest: Manifest) -> list[CheckRow]:
     for row in manifest.plan["regions"]:
         for package, version in row["versions"].items():
             wanted.setdefault((str(package), str(version)), []).append(row)
-    return [CheckRow(package, _package(package, version, rows), SetupError) for (package, version), rows in wanted.items()]
+    return [
+        CheckRow(package, _package(package, version, rows), SetupError) for (package, version), rows in wanted.items()
+    ]
 
 
 def _package(package: str, version: str, rows: Sequence[Mapping[str, Any]]) -> Verdict:
@@ -129,5 +131,7 @@ def _package(package: str, version: str, rows: Sequence[Mapping[str, Any]]) -> V
             f"{len(rows)} region(s) of it run in {package}, which is not installed", f"pip install {package}"
         )
     who = ", ".join(sorted({f"{row['backend']}:{row['target']}" for row in rows}))
-    words = f"{len(rows)} region(s) of it are blobs of {who}, which want {package} {version}; installed is {here or 'none'}"
+    words = (
+        f"{len(rows)} region(s) of it are blobs of {who}, which want {package} {version}; installed is {here or 'none'}"
+    )
     return Verdict.no(words, f"pip install {package}=={version}, or compile the model again")

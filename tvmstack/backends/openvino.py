@@ -93,9 +93,7 @@ class OpenVino:
             raise BackendError(f"openvino refuses region {region.digest} for {target.name}: {_last(err)}") from err
         kept = {**_DEFAULTS, **asked}
         versions = {_PACKAGE: self.probe().version}
-        return Blob(
-            stream.getvalue(), self.name, target.name, self.name, region.inputs, region.outputs, versions, kept
-        )
+        return Blob(stream.getvalue(), self.name, target.name, self.name, region.inputs, region.outputs, versions, kept)
 
 
 _DEFAULTS = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
@@ -134,7 +132,9 @@ def _fix_shapes(read: Any, region: Region) -> None:
         return
     open_dims = [spec.name for spec in region.inputs if not spec.is_static]
     if open_dims:
-        raise BackendError(f"openvino is given static shapes only; region {region.digest} has open dims: {open_dims[0]}")
+        raise BackendError(
+            f"openvino is given static shapes only; region {region.digest} has open dims: {open_dims[0]}"
+        )
     read.reshape({spec.name: list(spec.shape) for spec in region.inputs})
     if read.is_dynamic():
         raise BackendError(f"region {region.digest} has shapes that depend on data")

@@ -78,7 +78,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     reason = _leave_network()
     if reason:
-        print(f"tvmstack: this process is not cut off from the network: {reason}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"tvmstack: this process is not cut off from the network: {reason}\n")
     sys.path[:] = [*sys.path, *(p for p in job["path"] if p not in sys.path)]
     try:
         for name, place in job["packages"].items():

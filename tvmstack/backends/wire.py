@@ -51,11 +51,13 @@ def unpack(data: bytes) -> Any:
         for size in head["sizes"]:
             buffers.append(data[at : at + size])
             at += size
-        if at != len(data):
-            raise ValueError(f"{len(data)} bytes where {at} are told of")
-        return _in(head["value"], buffers)
+        whole = at == len(data)
+        value = _in(head["value"], buffers) if whole else None
     except (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError) as err:
         raise BackendError(f"a message between processes is damaged: {err!r}") from err
+    if not whole:
+        raise BackendError(f"a message between processes is damaged: {len(data)} bytes where {at} are told of")
+    return value
 
 
 def _out(value: Any, buffers: list[bytes]) -> Any:

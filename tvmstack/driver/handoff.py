@@ -133,9 +133,7 @@ def _require_same_io(region: Region, blob: Blob) -> None:
             )
 
 
-def _compare(
-    region: Region, blob: Blob, backend: Backend, target: Target, options: Options, samples: Samples
-) -> None:
+def _compare(region: Region, blob: Blob, backend: Backend, target: Target, options: Options, samples: Samples) -> None:
     """Raise where what a blob computes is further from onnxruntime than its target may be."""
     from tvmstack.measure.oracle import Oracle
 

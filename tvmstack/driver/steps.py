@@ -321,7 +321,9 @@ def _manifest(prepared: Prepared, chosen: Chosen, memory: MemoryPlan, threads: i
         plan={
             "tvm_nodes": sum(1 for verdict in plan.verdicts.values() if verdict),
             "handed": [{"owner": h.owner, "nodes": list(h.nodes)} for h in prepared.handed],
-            "regions": [region_facts(region, blob) for region, blob in region_blobs(prepared.plan.regions, prepared.blobs)],
+            "regions": [
+                region_facts(region, blob) for region, blob in region_blobs(prepared.plan.regions, prepared.blobs)
+            ],
         },
         kernels=[_kernel_fact(k, chosen, prepared.device) for k in lowered.kernels],
         memory={"weights_bytes": sum(w.nbytes for w in lowered.weights), **memory.to_json()},

@@ -110,9 +110,7 @@ def _region(region: Mapping[str, Any]) -> Text:
     versions = ", ".join(f"{package} {version}" for package, version in region["versions"].items() if version)
     engine = f"engine {region['engine']}" if region["engine"] else "no engine: it runs elsewhere"
     facts = engine + (f", needs {versions}" if versions else "")
-    return Text(
-        f"{_owner(region)} region {region['digest']} ({facts}): {', '.join(region['nodes'])} ({reasons})"
-    )
+    return Text(f"{_owner(region)} region {region['digest']} ({facts}): {', '.join(region['nodes'])} ({reasons})")
 
 
 def _kernels(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -60,9 +60,12 @@ def open_engine(blob: bytes, row: Mapping[str, Any], threads: int) -> _Engine:
         words = str(err).strip().splitlines()[-1]
         raise SetupError(
             f"openvino {here} refuses region {row['digest']} on {_device(row)}, although it is of that release: {words}. "
+            ""
             "It may be for another CPU: compile the model on this machine"
         ) from err
-    return _Engine(compiled, _places(compiled.inputs, row["engine_inputs"]), _places(compiled.outputs, row["engine_outputs"]))
+    return _Engine(
+        compiled, _places(compiled.inputs, row["engine_inputs"]), _places(compiled.outputs, row["engine_outputs"])
+    )
 
 
 def _device(row: Mapping[str, Any]) -> str:
