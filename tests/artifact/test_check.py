@@ -13,7 +13,6 @@ import pytest
 
 from tvmstack.artifact import check, read_manifest, rewrite_manifest
 from tvmstack.artifact.elf import HEADER_SIZE, read_sections
-from tvmstack.artifact.manifest import installed_versions
 from tvmstack.core.errors import ArtifactError, SetupError
 from tvmstack.runtime import load
 

@@ -23,7 +23,7 @@ from tvmstack.store.blobs import blob_folder, key_of
 if TYPE_CHECKING:
     from tvmstack.partition import Border
 
-__all__ = ["border", "hand_over", "price", "region_blobs", "region_facts"]
+__all__ = ["border", "check_blob", "hand_over", "price", "region_blobs", "region_facts"]
 
 _log = logging.getLogger("tvmstack.driver")
 _FLOOR = "onnxruntime"
@@ -82,8 +82,7 @@ def hand_over(
         return kept
     _require_taken(region, backend, target)
     blob = backend.compile(region, target, options, samples)
-    _require_same_io(region, blob)
-    _compare(region, blob, backend, target, options, samples)
+    check_blob(region, blob, backend, target, options, samples)
     folder.put(key, pack(blob))
     return blob
 
@@ -133,10 +132,18 @@ def _require_same_io(region: Region, blob: Blob) -> None:
             )
 
 
-def _compare(region: Region, blob: Blob, backend: Backend, target: Target, options: Options, samples: Samples) -> None:
-    """Raise where what a blob computes is further from onnxruntime than its target may be."""
+def check_blob(
+    region: Region, blob: Blob, backend: Backend, target: Target, options: Options, samples: Samples
+) -> bool:
+    """Compare a blob with its region on sample inputs; return whether anything here could run it.
+
+    Raises:
+        BackendError: its tensors are not the region's, or what it computes is further from onnxruntime than its target
+            may be.
+    """
     from tvmstack.measure.oracle import Oracle
 
+    _require_same_io(region, blob)
     feeds = _feeds(region, samples)
     simulate = getattr(backend, "simulate", None)
     if not feeds:
@@ -147,12 +154,13 @@ def _compare(region: Region, blob: Blob, backend: Backend, target: Target, optio
         given = simulate(region, blob, target, options, samples)
     else:
         _log.info("region %s for %s:%s is not compared: nothing here runs it", region.digest, backend.name, target.name)
-        return
+        return False
     oracle = Oracle(region.model)
     for feed, results in zip(feeds, given, strict=True):
         want = oracle.run({s.name: a for s, a in zip(region.inputs, feed, strict=True)})
         for spec, got in zip(region.outputs, results, strict=True):
             _require_close(spec.name, got, want[spec.name], region, backend, target)
+    return True
 
 
 def _feeds(region: Region, samples: Samples) -> list[list[np.ndarray]]:

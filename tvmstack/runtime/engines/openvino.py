@@ -59,9 +59,8 @@ def open_engine(blob: bytes, row: Mapping[str, Any], threads: int) -> _Engine:
     except RuntimeError as err:
         words = str(err).strip().splitlines()[-1]
         raise SetupError(
-            f"openvino {here} refuses region {row['digest']} on {_device(row)}, although it is of that release: {words}. "
-            ""
-            "It may be for another CPU: compile the model on this machine"
+            f"openvino {here} refuses region {row['digest']} on {_device(row)}, although it is of that release: "
+            f"{words}. It may be for another CPU: compile the model on this machine"
         ) from err
     return _Engine(
         compiled, _places(compiled.inputs, row["engine_inputs"]), _places(compiled.outputs, row["engine_outputs"])
