@@ -13,7 +13,7 @@ from tests.conftest import mlp
 from tvmstack import driver
 from tvmstack.artifact.check import check
 from tvmstack.artifact.manifest import read_manifest
-from tvmstack.cli.boundary import main
+from tvmstack.cli.boundary import run
 from tvmstack.driver.contract import check_backend
 from tvmstack.runtime import load
 
@@ -58,7 +58,7 @@ def test_an_artifact_holds_a_blob_that_the_engine_runs(tmp_path: Path, monkeypat
 
 def test_the_list_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tvmstack.backends.openvino.installed_version", lambda _: "")
-    assert main(["backend", "ls", "--json"]) == 0
+    assert run(["backend", "ls", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["backends"]}
     assert rows["openvino"]["hint"] == "pip install 'tvmstack[openvino]'"
     assert rows["onnxruntime"]["can_compile"]

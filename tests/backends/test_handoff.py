@@ -128,7 +128,7 @@ def test_a_silent_fallback_is_an_error(support: Support, words: str, records: Re
 
 def test_other_tensors_than_the_regions_are_refused(records: Records) -> None:
     backend = Counted(spoil=lambda blob: dataclasses.replace(blob, outputs=(TensorSpec("y", "float16", (2, 8)),)))
-    with pytest.raises(BackendError, match="gives region .* other outputs"):
+    with pytest.raises(BackendError, match=r"gives region .* other outputs"):
         hand_over(whole_region(), backend, backend.target, OPTIONS, SAMPLES, records)
 
 
