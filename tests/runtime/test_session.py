@@ -212,11 +212,11 @@ def test_a_region_that_fails_is_an_error_of_the_back_end(split: Path, monkeypatc
             def run(self, *_: object) -> None:
                 raise RuntimeError("out of luck\nsecond line")
 
-        working = region._session
-        monkeypatch.setattr(region, "_session", Broken())
+        working = region._engine
+        monkeypatch.setattr(region, "_engine", Broken())
         with pytest.raises(BackendError, match=r"split\.so failed: .*onnxruntime failed in region \w+: out of luck$"):
             session.run(X)
-        monkeypatch.setattr(region, "_session", working)
+        monkeypatch.setattr(region, "_engine", working)
         np.testing.assert_array_equal(session.run(X)["y"], want)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from tvmstack.artifact.elf import HEADER_SIZE, Section
 from tvmstack.artifact.manifest import MANIFEST, PARTS, Manifest, installed_versions, read_with_sections
 from tvmstack.core.device import Device, detect_device
 from tvmstack.core.errors import ArtifactError, SetupError, TvmstackError
+from tvmstack.core.packages import installed_version, same_release
 from tvmstack.core.verdict import Verdict
 
 __all__ = ["CheckRow", "check", "require"]
@@ -58,7 +59,7 @@ def _rows(path: Path, digests: bool, manifest: Manifest, sections: dict[str, Sec
     rows = [CheckRow("format", Verdict.yes())]
     if digests:
         rows += _digest_rows(path, manifest, sections)
-    return [*rows, _cpu_row(manifest), *_version_rows(manifest), _onnxruntime_row(manifest)]
+    return [*rows, _cpu_row(manifest), *_version_rows(manifest), *_region_rows(manifest)]
 
 
 def _digest_rows(path: Path, manifest: Manifest, sections: dict[str, Section]) -> list[CheckRow]:
@@ -110,8 +111,27 @@ def _version_rows(manifest: Manifest) -> list[CheckRow]:
     return rows
 
 
-def _onnxruntime_row(manifest: Manifest) -> CheckRow:
-    if not manifest.regions or installed_versions()["onnxruntime"]:
-        return CheckRow("onnxruntime", Verdict.yes(), SetupError)
-    reason = f"{len(manifest.regions)} region(s) of it run in onnxruntime, which is not installed"
-    return CheckRow("onnxruntime", Verdict.no(reason, "pip install onnxruntime"), SetupError)
+def _region_rows(manifest: Manifest) -> list[CheckRow]:
+    """Return one row for each package that regions need: present, and of the version that their blobs want."""
+    wanted: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in manifest.plan["regions"]:
+        for package, version in row["versions"].items():
+            wanted.setdefault((str(package), str(version)), []).append(row)
+    return [
+        CheckRow(package, _package(package, version, rows), SetupError) for (package, version), rows in wanted.items()
+    ]
+
+
+def _package(package: str, version: str, rows: Sequence[Mapping[str, Any]]) -> Verdict:
+    here = installed_version(package)
+    if here and (not version or same_release(version, here)):
+        return Verdict.yes()
+    if not version:
+        return Verdict.no(
+            f"{len(rows)} region(s) of it run in {package}, which is not installed", f"pip install {package}"
+        )
+    who = ", ".join(sorted({f"{row['backend']}:{row['target']}" for row in rows}))
+    words = (
+        f"{len(rows)} region(s) of it are blobs of {who}, which want {package} {version}; installed is {here or 'none'}"
+    )
+    return Verdict.no(words, f"pip install {package}=={version}, or compile the model again")

@@ -28,6 +28,7 @@ __all__ = [
     "installed_versions",
     "read_manifest",
     "read_with_sections",
+    "region_row",
 ]
 
 SCHEMA = 1
@@ -61,7 +62,7 @@ class Manifest:
         source: {"name", "digest"} of the model.
         changes: what repair changed.
         pipeline: {"text", "digest"}.
-        plan: {"tvm_nodes", "regions"}.
+        plan: {"tvm_nodes", "regions"}; a row of "regions" says what a region holds and what runs it, see `region_row`.
         kernels: one row for each kernel: template, choice, where it came from, cost.
         memory: {"weights_bytes"} and the plan for intermediate results, `lower.memory.MemoryPlan`.
         threads: the default thread count.
@@ -138,12 +139,32 @@ class Manifest:
             known[key] = tuple(TensorSpec.from_json(s) for s in data[key])
         for key in ("changes", "kernels", "weights", "regions"):
             known[key] = tuple(known.get(key, ()))
+        known["plan"] = {**data["plan"], "regions": [region_row(row) for row in data["plan"].get("regions", ())]}
         return Manifest(**known)
 
     def packed(self) -> bytes:
         """Return the bytes of the manifest's section: its digest, a newline, its JSON."""
         body = json.dumps(self.to_json(), sort_keys=True).encode()
         return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def region_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a region's row of the plan with every field: what an older tvmstack wrote is an ONNX model.
+
+    "digest", "nodes", "reasons", "inputs", "outputs" say what the region is; "backend", "target", "engine", "versions"
+    (package to the version that must be there, "" for any), "options", "engine_inputs" and "engine_outputs" (names in
+    the order that the blob wants) say what runs it.
+    """
+    return {
+        "backend": "onnxruntime",
+        "target": "cpu",
+        "engine": "onnxruntime",
+        "versions": {"onnxruntime": ""},
+        "options": {},
+        "engine_inputs": [spec["name"] for spec in row.get("inputs", ())],
+        "engine_outputs": [spec["name"] for spec in row.get("outputs", ())],
+        **row,
+    }
 
 
 def read_manifest(path: str | Path) -> Manifest:

@@ -42,7 +42,7 @@ def write_artifact(
         writer = SectionWriter(file)
         sections = {
             WEIGHTS: writer.add(WEIGHTS, _weight_chunks(weights)),
-            REGIONS: writer.add(REGIONS, (model for _, model in regions)),
+            REGIONS: writer.add(REGIONS, _region_chunks(regions)),
         }
         parts = parts_of(size, sections, PARTS)
         with _image(file) as image:
@@ -126,8 +126,14 @@ def _region_places(regions: Sequence[tuple[str, bytes]]) -> tuple[dict[str, Any]
     rows, at = [], 0
     for digest, model in regions:
         rows.append({"digest": digest, "offset": at, "size": len(model)})
-        at += len(model)
+        at += len(model) + (-len(model) % _ALIGN)
     return tuple(rows)
+
+
+def _region_chunks(regions: Sequence[tuple[str, bytes]]) -> Iterator[bytes]:
+    for _, model in regions:
+        yield model
+        yield b"\0" * (-len(model) % _ALIGN)
 
 
 def _weight_chunks(weights: Sequence[np.ndarray]) -> Iterator[bytes | memoryview]:

@@ -12,10 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvmstack.backends.base import Backend, Target
+from tvmstack.backends.worker import hosted
 from tvmstack.core.errors import SetupError, TvmstackError, UsageError, nearest
 from tvmstack.core.plugins import Plugin, Plugins
 
-__all__ = ["GROUP", "Chosen", "all_backends", "backend_named", "backend_names", "choose", "owner_of", "target_named"]
+__all__ = [
+    "GROUP",
+    "Chosen",
+    "all_backends",
+    "available",
+    "backend_named",
+    "backend_names",
+    "choose",
+    "open_backend",
+    "owner_of",
+    "target_named",
+]
 
 GROUP = "tvmstack.backends"
 _PLUGINS = Plugins(
@@ -123,3 +135,30 @@ def target_named(backend: Backend, name: str = "") -> Target:
             return target
     hint = nearest(name, [t.name for t in targets])
     raise UsageError(f"back end {backend.name} has no target {name!r}; {hint}")
+
+
+def open_backend(text: str) -> tuple[Backend, Target]:
+    """Return the back end and target that "NAME[:TARGET]" means, ready to compile; its vendor's code stays outside.
+
+    Raises:
+        UsageError: there is no such back end or target.
+        SetupError: it cannot compile here; the message says what is missing and how to get it.
+    """
+    chosen = choose(text)
+    ability = chosen.backend.probe()
+    if not ability.can_compile:
+        missing = ability.missing or "it cannot compile on this machine"
+        raise SetupError(f"back end {chosen.backend.name}: {missing}" + (f": {ability.hint}" if ability.hint else ""))
+    return hosted(chosen.backend), chosen.target
+
+
+def available() -> list[str]:
+    """Return "NAME:TARGET" of everything that compiles here and runs on this machine, the floor first."""
+    found = []
+    for name, backend in all_backends().items():
+        try:
+            if backend.probe().can_compile:
+                found += [f"{name}:{target.name}" for target in backend.targets() if target.runs_here]
+        except Exception as err:  # noqa: BLE001  (a stranger's probe may raise anything; it breaks nothing else)
+            _PLUGINS.warn(f"back end {name} cannot say what it can do: {err}")
+    return found

@@ -8,6 +8,7 @@ import sys
 import click
 
 from tvmstack._version import VERSION
+from tvmstack.cli.backend import backend
 from tvmstack.cli.bench import bench
 from tvmstack.cli.board import board
 from tvmstack.cli.cache import cache
@@ -54,6 +55,7 @@ root.add_command(profile)
 root.add_command(inspect)
 root.add_command(check)
 root.add_command(cache)
+root.add_command(backend)
 root.add_command(board)
 
 

@@ -278,11 +278,12 @@ def build(prepared: Prepared, chosen: Chosen, threads: int | None) -> Artifact:
         SetupError: the temporary folder is full or not writable.
     """
     from tvmstack.artifact import write_artifact
+    from tvmstack.driver.handoff import region_blobs
     from tvmstack.lower.build import build_library
 
     folder = tempfile.TemporaryDirectory(prefix="tvmstack-build-")
     library, path = Path(folder.name) / "library.so", Path(folder.name) / "artifact.so"
-    regions = [(r.digest, r.model) for r in prepared.plan.regions]
+    regions = [(r.digest, blob.data) for r, blob in region_blobs(prepared.plan.regions, prepared.blobs)]
     try:
         with clock(prepared.seconds, "build"):
             memory = build_library(prepared.lowered, chosen.choices, library)
@@ -307,6 +308,7 @@ def note_choice(artifact: Artifact, facts: Mapping[str, Any]) -> None:
 
 def _manifest(prepared: Prepared, chosen: Chosen, memory: MemoryPlan, threads: int) -> Manifest:
     from tvmstack.artifact.manifest import Manifest
+    from tvmstack.driver.handoff import region_blobs, region_facts
 
     plan, lowered = prepared.plan, prepared.lowered
     return Manifest.describe(
@@ -320,14 +322,7 @@ def _manifest(prepared: Prepared, chosen: Chosen, memory: MemoryPlan, threads: i
             "tvm_nodes": sum(1 for verdict in plan.verdicts.values() if verdict),
             "handed": [{"owner": h.owner, "nodes": list(h.nodes)} for h in prepared.handed],
             "regions": [
-                {
-                    "digest": r.digest,
-                    "nodes": list(r.nodes),
-                    "reasons": list(r.reasons),
-                    "inputs": [s.to_json() for s in r.inputs],
-                    "outputs": [s.to_json() for s in r.outputs],
-                }
-                for r in plan.regions
+                region_facts(region, blob) for region, blob in region_blobs(prepared.plan.regions, prepared.blobs)
             ],
         },
         kernels=[_kernel_fact(k, chosen, prepared.device) for k in lowered.kernels],

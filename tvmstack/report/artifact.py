@@ -36,8 +36,18 @@ def build_page(report: Mapping[str, Any]) -> RenderableType:
 def _owners(tvm_nodes: int, regions: Sequence[Mapping[str, Any]]) -> str:
     if not regions:
         return f"all {tvm_nodes} by TVM"
-    nodes = sum(len(r["nodes"]) for r in regions)
-    return f"{tvm_nodes} by TVM, {nodes} by onnxruntime in {count(len(regions), 'region')}"
+    nodes: Counter[str] = Counter()
+    for region in regions:
+        nodes[_owner(region)] += len(region["nodes"])
+    owners = ", ".join(f"{number} by {owner}" for owner, number in nodes.items())
+    return f"{tvm_nodes} by TVM, {owners} in {count(len(regions), 'region')}"
+
+
+def _owner(region: Mapping[str, Any]) -> str:
+    """Return who runs a region: the back end, and the target where it is not the plain CPU."""
+    target = region.get("target", "cpu")
+    name = str(region.get("backend", "onnxruntime"))
+    return name if target == "cpu" else f"{name}:{target}"
 
 
 def _counted(sources: Mapping[str, int]) -> str:
@@ -97,7 +107,10 @@ def _specs(specs: Sequence[Mapping[str, Any]]) -> str:
 
 def _region(region: Mapping[str, Any]) -> Text:
     reasons = "; ".join(region["reasons"]) or "asked for"
-    return Text(f"onnxruntime region {region['digest']}: {', '.join(region['nodes'])} ({reasons})")
+    versions = ", ".join(f"{package} {version}" for package, version in region["versions"].items() if version)
+    engine = f"engine {region['engine']}" if region["engine"] else "no engine: it runs elsewhere"
+    facts = engine + (f", needs {versions}" if versions else "")
+    return Text(f"{_owner(region)} region {region['digest']} ({facts}): {', '.join(region['nodes'])} ({reasons})")
 
 
 def _kernels(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -1,0 +1,64 @@
+"""The contract, kept by ours and broken on purpose."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import mlp
+from tvmstack import driver
+from tvmstack.artifact.check import check
+from tvmstack.artifact.manifest import read_manifest
+from tvmstack.cli.boundary import run
+from tvmstack.driver.contract import check_backend
+from tvmstack.runtime import load
+
+pytestmark = pytest.mark.cpu
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_ours_keep_the_contract(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = check_backend(name)
+    assert [row for row in rows if not row.ok] == []
+    assert sum("equals onnxruntime" in row.words for row in rows) == 3
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_back_end_that_breaks_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tvmstack.backends.openvino import OpenVino
+
+    def spoilt(self: OpenVino, *_: Any) -> Any:
+        Path("left.txt").write_text("x")
+        raise ValueError("out of luck")
+
+    monkeypatch.setattr(OpenVino, "compile", spoilt)
+    monkeypatch.setattr(OpenVino, "query", lambda *_: {})
+    broken = {row.name: row.words for row in check_backend("openvino") if not row.ok}
+    assert broken["query float convolution"] == "it gives no answer for node conv"
+    assert "it raised ValueError, not a BackendError: out of luck" in broken["refusal"]
+    Path("left.txt").unlink()
+
+
+def test_an_artifact_holds_a_blob_that_the_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVMSTACK_STORE", str(tmp_path / "store.db"))
+    path = tmp_path / "m.so"
+    driver.compile(mlp(), backends=["openvino"], shipped=False).save(path)
+    (row,) = read_manifest(path).plan["regions"]
+    assert (row["backend"], row["engine"], row["target"]) == ("openvino", "openvino", "cpu")
+    assert row["versions"]["openvino"]
+    assert all(r.verdict for r in check(path))
+    x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)
+    with load(path) as session:
+        assert np.isfinite(session.run({"x": x})["y"]).all()
+
+
+def test_the_list_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tvmstack.backends.openvino.installed_version", lambda _: "")
+    assert run(["backend", "ls", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["backends"]}
+    assert rows["openvino"]["hint"] == "pip install 'tvmstack[openvino]'"
+    assert rows["onnxruntime"]["can_compile"]
