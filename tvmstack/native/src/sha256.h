@@ -18,6 +18,9 @@ namespace tvmstack {
 
 class Sha256 {
  public:
+  // `quick`: use the CPU's instructions, which it must have.
+  explicit Sha256(bool quick = HasInstructions()) : quick_(quick) {}
+
   // The 32 bytes of a text's digest.
   static std::string Of(const std::string& text) {
     Sha256 state;
@@ -39,6 +42,12 @@ class Sha256 {
     Blocks(from, size / 64);
     held_ = size % 64;
     if (held_) std::memcpy(block_, from + size / 64 * 64, held_);
+  }
+
+  // Whether this CPU has instructions for it.
+  static bool HasInstructions() {
+    static const bool found = Detect();
+    return found;
   }
 
   // Ends the text; the object is used up.
@@ -69,8 +78,7 @@ class Sha256 {
   }
 
   void Blocks(const uint8_t* data, size_t count) {
-    static const bool quick = HasInstructions();
-    if (quick)
+    if (quick_)
       QuickBlocks(data, count);
     else
       for (size_t i = 0; i < count; ++i) PlainBlock(data + 64 * i);
@@ -101,7 +109,7 @@ class Sha256 {
   }
 
 #if defined(__x86_64__)
-  static bool HasInstructions() {
+  static bool Detect() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b >> 29 & 1)) return false;
     return __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("ssse3");
@@ -138,7 +146,7 @@ class Sha256 {
     _mm_storeu_si128(states + 1, _mm_alignr_epi8(dchg, feba, 8));
   }
 #elif defined(__aarch64__)
-  static bool HasInstructions() {
+  static bool Detect() {
     constexpr unsigned long kSha2 = 1UL << 6;
     return getauxval(AT_HWCAP) & kSha2;
   }
@@ -163,13 +171,14 @@ class Sha256 {
     vst1q_u32(state_, abcd), vst1q_u32(state_ + 4, efgh);
   }
 #else
-  static bool HasInstructions() { return false; }
+  static bool Detect() { return false; }
   void QuickBlocks(const uint8_t*, size_t) {}
 #endif
 
   uint32_t state_[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   uint64_t length_ = 0;
   size_t held_ = 0;
+  bool quick_;
   uint8_t block_[64];
 };
 

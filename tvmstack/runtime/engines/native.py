@@ -15,7 +15,7 @@ import numpy as np
 from tvmstack.core.errors import BackendError, SetupError
 from tvmstack.runtime.tensors import aligned_empty, is_in_place, numpy_dtype
 
-__all__ = ["NativeEngine", "find_native_engine"]
+__all__ = ["NativeEngine", "find_native_engine", "open_engine"]
 
 _ABI = 1
 _WORDS = 1024
@@ -149,13 +149,13 @@ class NativeEngine:
             self._handle.value = None
             raise SetupError(f"region {self._digest} ({self._name}): {words.value.decode(errors='replace')}")
 
-    def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the region's outputs, the caller's own.
 
         Raises:
             BackendError: the engine failed.
         """
-        held = [array if is_in_place(array) else _copy(array) for array in arrays]
+        held = [array if is_in_place(array) else _copy(array) for array in inputs]
         tensors = [_tensor(array) for array in held]
         pointers = (ctypes.POINTER(_Tensor) * max(1, len(tensors)))(*(ctypes.pointer(t) for t in tensors))
         outputs = _Outputs(self._dtypes)
@@ -178,6 +178,11 @@ class NativeEngine:
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
             self.close()
+
+
+def open_engine(blob: bytes, row: Mapping[str, Any], threads: int) -> NativeEngine:
+    """Open a region with the library that is called after its row's engine; see `NativeEngine`."""
+    return NativeEngine(blob, row, threads)
 
 
 def _opened(path: Path) -> _Engine:
