@@ -63,7 +63,13 @@ def make_artifact(
         memory={},
         threads=fields.pop("threads", 2),
     )
-    write_artifact(path, library, lowered.weights, [(r.digest, b) for r, (_, b) in zip(plan.regions, handed, strict=True)], manifest)
+    write_artifact(
+        path,
+        library,
+        lowered.weights,
+        [(r.digest, b) for r, (_, b) in zip(plan.regions, handed, strict=True)],
+        manifest,
+    )
     library.unlink()
     return path
 

@@ -16,9 +16,7 @@ __all__ = ["package"]
 @click.option("--with-vendor", is_flag=True, help="Copy the installed vendor libraries of its regions, with licences.")
 @click.option("--arch", metavar="NAME", help="Refuse an artifact that is for another CPU: x86_64, aarch64.")
 @json_option
-def package(
-    artifact: str, output: str, with_runtime: bool, with_vendor: bool, arch: str | None, as_json: bool
-) -> None:
+def package(artifact: str, output: str, with_runtime: bool, with_vendor: bool, arch: str | None, as_json: bool) -> None:
     """Put ARTIFACT into a folder that runs on a machine without Python.
 
     With --with-runtime the folder holds all that a C or C++ program needs: bin/run shows and times the model there.

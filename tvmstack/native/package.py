@@ -30,8 +30,8 @@ _VENDORS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("libopenvino_c.so", "libopenvino.so", "libopenvino_", "libtbb.so", "libtbbmalloc.so", "libhwloc.so"),
     ),
 }
-# Parts of OpenVINO that import_model never asks for: readers of other formats, plug-ins of other targets.
-_OPENVINO_LEFT = ("_frontend.so",)
+# OpenVINO keeps a compiled model in its own format, which one of its readers reads; the others are left out.
+_OPENVINO_READER = "_ir_frontend.so"
 _OPENVINO_PLUGINS = {"cpu": "intel_cpu", "gpu": "intel_gpu", "npu": "intel_npu", "auto": "auto_plugin"}
 _LICENCE_WORDS = ("license", "licence", "notice", "copying")
 
@@ -241,8 +241,8 @@ def _note(engine: str, version: str) -> str:
 
 
 def _openvino_needs(name: str, targets: set[str]) -> bool:
-    if any(word in name for word in _OPENVINO_LEFT):
-        return False
+    if "_frontend.so" in name:
+        return _OPENVINO_READER in name
     if "_plugin" not in name:
         return True
     wanted = {_OPENVINO_PLUGINS.get(target.partition(":")[0].lower() or "cpu", "") for target in targets}

@@ -13,7 +13,15 @@ from rich.text import Text
 
 from tvmstack.report.words import count, duration, few, size
 
-__all__ = ["build_page", "check_page", "manifest_page", "memory_line", "outputs_page", "package_page", "verification_page"]
+__all__ = [
+    "build_page",
+    "check_page",
+    "manifest_page",
+    "memory_line",
+    "outputs_page",
+    "package_page",
+    "verification_page",
+]
 
 
 def build_page(report: Mapping[str, Any]) -> RenderableType:

@@ -141,9 +141,7 @@ class NativeEngine:
         self._handle = ctypes.c_void_p()
         folder = str(path.resolve().parent).encode()
         text = json.dumps(dict(row), default=list).encode()
-        args = _OpenArgs(
-            ctypes.sizeof(_OpenArgs), self._blob.ctypes.data, len(blob), text, threads, b"", folder
-        )
+        args = _OpenArgs(ctypes.sizeof(_OpenArgs), self._blob.ctypes.data, len(blob), text, threads, b"", folder)
         words = ctypes.create_string_buffer(_WORDS)
         if self._engine.open(ctypes.byref(args), ctypes.byref(self._handle), words, _WORDS):
             self._handle.value = None
