@@ -1,4 +1,4 @@
-"""The folder that `tvmstack package` makes: whole or not there, right by its own list, usable from CMake and elsewhere."""
+"""The folder that `tvmstack package` makes: whole or not there, right by its list, usable from CMake and elsewhere."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_folder_in_use_another_cpu_and_a_damaged_file_are_refused(dense: Path,
     data = bytearray(dense.read_bytes())
     data[len(data) // 3] ^= 1
     (tmp_path / "broken.so").write_bytes(data)
-    with pytest.raises(ArtifactError, match="cannot be packaged: its .* is damaged"):
+    with pytest.raises(ArtifactError, match=r"cannot be packaged: its .* is damaged"):
         write_package(tmp_path / "broken.so", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_nothing(
         copy(source, target)
 
     monkeypatch.setattr(shutil, "copy2", full)
-    with pytest.raises(SetupError, match="cannot write .*: No space left on device"):
+    with pytest.raises(SetupError, match=r"cannot write .*: No space left on device"):
         write_package(dense, tmp_path / "out", cache=cache, flags=STRICT)
     assert list(tmp_path.iterdir()) == []
 

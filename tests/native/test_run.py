@@ -70,7 +70,7 @@ def test_a_strangers_engine_runs_from_c_and_from_python(
     engine.close()
     with pytest.raises(SetupError, match=r"region d \(triple\): the blob has 2 bytes, not 1"):
         NativeEngine(b"\3\3", row, 1)
-    with pytest.raises(SetupError, match="there is no libtvmstack_engine_other.so"):
+    with pytest.raises(SetupError, match=r"there is no libtvmstack_engine_other\.so"):
         NativeEngine(b"\3", {**row, "engine": "other"}, 1)
 
 

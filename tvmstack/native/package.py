@@ -183,8 +183,8 @@ class _Filling:
         package, place, prefixes = _VENDORS[engine]
         if self.arch != platform.machine():
             raise SetupError(
-                f"the installed {package} is for {platform.machine()}, the artifact for {self.arch}: leave --with-vendor "
-                f"out and put {package}'s libraries for {self.arch} into {root.name}/lib yourself"
+                f"the installed {package} is for {platform.machine()}, the artifact for {self.arch}: leave "
+                f"--with-vendor out and put {package}'s libraries for {self.arch} into lib/ yourself"
             )
         try:
             version = importlib.metadata.version(package)
@@ -219,12 +219,13 @@ class _Filling:
 
     def _page(self, files: Sequence[tuple[str, int, str]]) -> str:
         versions = ", ".join(f"{name} {version}" for name, version in sorted(self.manifest.versions.items()) if version)
+        device = self.manifest.device
         lines = [
             f"tvmstack package of {self.artifact.name} for {self.arch}",
             "",
             f"model: {self.manifest.source.get('name', '?')}, digest {self.manifest.source.get('digest', '?')}",
             f"built with: {versions}",
-            f"built for: {self.manifest.device['mcpu']} ({', '.join(self.manifest.device['features']) or 'no features'})",
+            f"built for: {device['mcpu']} ({', '.join(device['features']) or 'no features'})",
             *self.lines,
         ]
         lines += ["", "must be there besides: libstdc++, libgcc_s, glibc", *(f"- {note}" for note in self.notes)]
