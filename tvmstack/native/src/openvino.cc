@@ -181,6 +181,8 @@ class OpenvinoRegion {
       const std::string count = std::to_string(threads);
       api_.Check(api_.set_property(core_.get(), "CPU", "INFERENCE_NUM_THREADS", count.c_str()));
       api_.Check(api_.set_property(core_.get(), "CPU", "NUM_STREAMS", "1"));
+      // A blob does not keep it, and on some CPUs it is half by default.
+      api_.Check(api_.set_property(core_.get(), "CPU", "INFERENCE_PRECISION_HINT", "f32"));
       // Pinned workers would share their cores with TVM's.
       api_.Check(api_.set_property(core_.get(), "CPU", "ENABLE_CPU_PINNING", "NO"));
     }
