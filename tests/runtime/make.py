@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,22 @@ import onnx
 from onnx import TensorProto, helper
 
 from tvmstack.artifact import Manifest, write_artifact
-from tvmstack.core.device import detect_device
+from tvmstack.core.device import Device, detect_device
+from tvmstack.core.region import Region
 
 
-def make_artifact(model: onnx.ModelProto, path: Path, regions: Collection[str] = (), **fields: Any) -> Path:
-    """Compile a model with default schedules to `path`; `regions` names nodes for onnxruntime."""
+def make_artifact(
+    model: onnx.ModelProto,
+    path: Path,
+    regions: Collection[str] = (),
+    device: Device | None = None,
+    hand: Callable[[Region], tuple[dict[str, Any], bytes]] | None = None,
+    **fields: Any,
+) -> Path:
+    """Compile a model with default schedules to `path`; `regions` names nodes for onnxruntime.
+
+    `hand` returns more fields of a region's row and its bytes, for another engine.
+    """
     from tvmstack.frontend import load_model
     from tvmstack.graph import repair
     from tvmstack.lower import lower
@@ -22,7 +33,8 @@ def make_artifact(model: onnx.ModelProto, path: Path, regions: Collection[str] =
     from tvmstack.partition import make_plan
 
     plan = make_plan(repair(load_model(model)), regions)
-    device = detect_device()
+    device = device or detect_device()
+    handed = [hand(r) if hand else ({}, r.model) for r in plan.regions]
     lowered = lower(plan.model, device)
     library = path.with_suffix(".bare")
     build_library(lowered, {}, library)
@@ -42,15 +54,22 @@ def make_artifact(model: onnx.ModelProto, path: Path, regions: Collection[str] =
                     "reasons": list(r.reasons),
                     "inputs": [s.to_json() for s in r.inputs],
                     "outputs": [s.to_json() for s in r.outputs],
+                    **more,
                 }
-                for r in plan.regions
+                for r, (more, _) in zip(plan.regions, handed, strict=True)
             ],
         },
         kernels=[],
         memory={},
         threads=fields.pop("threads", 2),
     )
-    write_artifact(path, library, lowered.weights, [(r.digest, r.model) for r in plan.regions], manifest)
+    write_artifact(
+        path,
+        library,
+        lowered.weights,
+        [(r.digest, b) for r, (_, b) in zip(plan.regions, handed, strict=True)],
+        manifest,
+    )
     library.unlink()
     return path
 

@@ -16,7 +16,7 @@ from tvmstack.core.errors import ArtifactError, SetupError, TvmstackError
 from tvmstack.core.packages import installed_version, same_release
 from tvmstack.core.verdict import Verdict
 
-__all__ = ["CheckRow", "check", "require"]
+__all__ = ["CheckRow", "check", "integrity", "require"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,15 @@ def check(path: Path, digests: bool = True) -> list[CheckRow]:
         ArtifactError: the file is no artifact or its manifest is damaged.
     """
     return _rows(path, digests, *read_with_sections(path))
+
+
+def integrity(path: Path) -> list[CheckRow]:
+    """Return the rows about digests alone: whether the file is whole, on whatever machine.
+
+    Raises:
+        ArtifactError: the file is no artifact or its manifest is damaged.
+    """
+    return _digest_rows(path, *read_with_sections(path))
 
 
 def require(path: Path, digests: bool = True) -> tuple[Manifest, dict[str, Section]]:

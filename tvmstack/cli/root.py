@@ -16,6 +16,7 @@ from tvmstack.cli.check import check
 from tvmstack.cli.compile import compile_
 from tvmstack.cli.doctor import doctor
 from tvmstack.cli.inspect import inspect
+from tvmstack.cli.package import package
 from tvmstack.cli.profile import profile
 from tvmstack.cli.run import run
 from tvmstack.cli.scan import scan
@@ -54,6 +55,7 @@ root.add_command(verify)
 root.add_command(profile)
 root.add_command(inspect)
 root.add_command(check)
+root.add_command(package)
 root.add_command(cache)
 root.add_command(backend)
 root.add_command(board)

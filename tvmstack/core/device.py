@@ -13,7 +13,7 @@ from typing import Any
 
 from tvmstack.core.errors import UsageError, nearest
 
-__all__ = ["Device", "detect_device", "device_from_facts", "device_from_text", "physical_cores"]
+__all__ = ["Device", "detect_device", "device_from_facts", "device_from_text", "instruction_levels", "physical_cores"]
 
 # x86 levels from the widest to the plainest: (LLVM mcpu, the /proc/cpuinfo flags it needs). Chosen by features,
 # because a
@@ -171,6 +171,14 @@ def device_from_text(text: str | None) -> Device:
     allowed = frozenset().union(*(need for _, need in _X86_LEVELS[index:])) if level != "x86-64" else frozenset()
     features = tuple(sorted(allowed & _SPEED_FEATURES))
     return Device("cpu", f"generic {level}", host.arch, level, features, host.cores, host.caches)
+
+
+def instruction_levels(arch: str) -> list[tuple[str, frozenset[str]]]:
+    """Return LLVM's names of an architecture's levels and the features each needs, the widest first."""
+    if arch == "x86_64":
+        return list(_X86_LEVELS)
+    cores = [(name, need) for name, (need, _, _) in _ARM_CORES.items()]
+    return sorted(cores, key=lambda core: -len(core[1]))
 
 
 def physical_cores() -> int:

@@ -49,6 +49,7 @@ __all__ = [
     "check",
     "check_output",
     "compile",
+    "package",
     "profile",
     "run",
     "scan",
@@ -272,6 +273,19 @@ def check(artifact: str | Path) -> list[dict[str, Any]]:
     from tvmstack.artifact import check as check_artifact
 
     return [row.to_json() for row in check_artifact(Path(artifact))]
+
+
+def package(
+    artifact: str | Path, folder: str | Path, runtime: bool = True, vendor: bool = False, arch: str | None = None
+) -> dict[str, Any]:
+    """Put an artifact into a new folder with what runs it without Python; see `tvmstack.native.write_package`.
+
+    Returns:
+        {"folder", "arch", "files", "libraries_bytes", "notes"} as plain data.
+    """
+    from tvmstack.native import write_package
+
+    return write_package(Path(artifact), Path(folder), runtime, vendor, arch).to_json()
 
 
 def verify(

@@ -136,10 +136,10 @@ def _compiling(region: Region, backend: Backend, target: Target) -> Callable[[],
 
 
 def _sample(spec: TensorSpec, generator: np.random.Generator) -> np.ndarray:
-    dtype = np.dtype(spec.dtype)
+    dtype, shape = np.dtype(spec.dtype), [int(d) for d in spec.shape]
     if dtype.kind == "f":
-        return generator.uniform(-1, 1, spec.shape).astype(dtype)
-    return generator.integers(-100 if dtype.kind == "i" else 0, 100, spec.shape).astype(dtype)
+        return generator.uniform(-1, 1, shape).astype(dtype)
+    return generator.integers(-100 if dtype.kind == "i" else 0, 100, shape).astype(dtype)
 
 
 def _refusal(backend: Backend, target: Target) -> str:

@@ -13,7 +13,15 @@ from rich.text import Text
 
 from tvmstack.report.words import count, duration, few, size
 
-__all__ = ["build_page", "check_page", "manifest_page", "memory_line", "outputs_page", "verification_page"]
+__all__ = [
+    "build_page",
+    "check_page",
+    "manifest_page",
+    "memory_line",
+    "outputs_page",
+    "package_page",
+    "verification_page",
+]
 
 
 def build_page(report: Mapping[str, Any]) -> RenderableType:
@@ -137,6 +145,18 @@ def check_page(data: Mapping[str, Any]) -> RenderableType:
     for row in data["rows"]:
         mark = Text("ok", style="green") if row["ok"] else Text("NO", style="red")
         table.add_row(mark, row["name"], ". ".join(w for w in (row.get("reason", ""), row.get("hint", "")) if w))
+    return table
+
+
+def package_page(data: Mapping[str, Any]) -> RenderableType:
+    """Return what a package holds and what must be on the target besides."""
+    table = _pairs()
+    total = sum(row["size"] for row in data["files"])
+    table.add_row("package", f"{data['folder']} for {data['arch']}: {count(len(data['files']), 'file')}, {size(total)}")
+    if data["libraries_bytes"]:
+        table.add_row("runtime", f"{size(data['libraries_bytes'])} of libraries")
+    for note in data["notes"]:
+        table.add_row("needs", note)
     return table
 
 

@@ -1,0 +1,1 @@
+"""The C library and packages without Python."""
