@@ -30,6 +30,10 @@ COMPILE: dict[str, Any] = {
     "progress": None,
     "freeze": {},
     "inputs": {},
+    "backends": [],
+    "min_region": 1,
+    "memory_budget": None,
+    "plan": None,
 }
 CASES = {
     "nothing but the output": ([], {}),
@@ -46,6 +50,15 @@ CASES = {
         ["--onnxruntime-nodes", "a", "--onnxruntime-nodes", "b"],
         {"onnxruntime_nodes": ("a", "b")},
     ),
+    "back ends": (
+        ["--backend", "openvino,tvm", "--backend", "qnn:htp:v73"],
+        {"backends": ["openvino", "tvm", "qnn:htp:v73"]},
+    ),
+    "limits of a plan": (
+        ["--min-region", "4", "--memory-budget", "1.5MiB"],
+        {"min_region": 4, "memory_budget": 3 << 19},
+    ),
+    "a plan": (["--plan", "earlier.so"], {"plan": "earlier.so"}),
     "frozen inputs": (["--freeze", "sr=16000", "--freeze", "gain=0.5"], {"freeze": {"sr": 16000, "gain": 0.5}}),
 }
 

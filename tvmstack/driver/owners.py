@@ -337,15 +337,16 @@ def _fastest(built: Mapping[str, Built], given: Mapping[str, np.ndarray]) -> tup
         {
             "plan": p.name,
             "median_s": float(np.median(p.rounds)),
+            "quick_s": float(np.percentile(p.rounds, 25)),  # what other programs disturb least of all that repeats
             "best_s": min(p.rounds),
             "worst_s": max(p.rounds),
             "regions": len(built[p.name].prepared.handed),
         }
         for p in report.peers
     ]
-    best = min(f["median_s"] for f in figures)
-    level = [f for f in figures if f["median_s"] <= best * (1 + _NOISE)]
-    return str(min(level, key=lambda f: (f["regions"], f["median_s"]))["plan"]), figures
+    best = min(f["quick_s"] for f in figures)
+    level = [f for f in figures if f["quick_s"] <= best * (1 + _NOISE)]
+    return str(min(level, key=lambda f: (f["regions"], f["quick_s"]))["plan"]), figures
 
 
 def _given(market: _Market, make: Make) -> Built:
