@@ -19,6 +19,8 @@ import numpy as np
 
 from tvmstack.core.errors import SetupError, TvmstackError, UsageError
 from tvmstack.core.plugins import Plugins
+from tvmstack.runtime.engines.native import find_native_engine
+from tvmstack.runtime.engines.native import open_engine as native_engine
 
 __all__ = ["GROUP", "Engine", "engine_names", "open_engine"]
 
@@ -29,6 +31,7 @@ _PLUGINS = Plugins(
     {
         "onnxruntime": "tvmstack.runtime.engines.onnxruntime:open_engine",
         "openvino": "tvmstack.runtime.engines.openvino:open_engine",
+        "qnn": "tvmstack.runtime.engines.qnn:open_engine",
     },
 )
 
@@ -63,7 +66,7 @@ def open_engine(blob: bytes, row: Mapping[str, Any], threads: int) -> Engine:
             f"region {digest} was compiled by {row['backend']} for {row['target']} and runs only where that is"
         )
     try:
-        opener = _PLUGINS.load(name)
+        opener = native_engine if name not in engine_names() and find_native_engine(name) else _PLUGINS.load(name)
     except UsageError as err:
         raise SetupError(f"region {digest} needs an engine that is not installed: {err}") from err
     try:
