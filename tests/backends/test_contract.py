@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from tests.conftest import mlp
 from tvmstack import driver
 from tvmstack.artifact.check import check
-from tvmstack.artifact.manifest import read_manifest
+from tvmstack.artifact.elf import read_sections
+from tvmstack.artifact.manifest import REGIONS, read_manifest
 from tvmstack.cli.boundary import run
+from tvmstack.core.errors import ArtifactError, SetupError
 from tvmstack.driver.contract import check_backend
 from tvmstack.runtime import load
 
@@ -54,6 +57,29 @@ def test_an_artifact_holds_a_blob_that_the_engine_runs(tmp_path: Path, monkeypat
     x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)
     with load(path) as session:
         assert np.isfinite(session.run({"x": x})["y"]).all()
+
+
+def test_a_blob_of_another_release_or_in_anothers_place_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TVMSTACK_STORE", str(tmp_path / "store.db"))
+    one, other = tmp_path / "one.so", tmp_path / "other.so"
+    for seed, path in enumerate((one, other)):
+        model = mlp()
+        for weight in model.graph.initializer:
+            weight.raw_data = (np.frombuffer(weight.raw_data, np.float32) * np.float32(1 + seed / 8)).tobytes()
+        driver.compile(model, backends=["openvino"], shipped=False).save(path)
+    places = [read_sections(path)[REGIONS] for path in (one, other)]
+    assert places[0].size == places[1].size
+    data, foreign = bytearray(one.read_bytes()), other.read_bytes()
+    data[places[0].offset : places[0].end] = foreign[places[1].offset : places[1].end]
+    mixed = tmp_path / "mixed.so"
+    mixed.write_bytes(data)
+    with pytest.raises(ArtifactError, match="its regions is damaged"):
+        load(mixed)
+    monkeypatch.setattr(sys.modules["tvmstack.artifact.check"], "installed_version", lambda _: "2020.1")
+    with pytest.raises(SetupError, match=r"blobs of openvino:cpu, which want openvino .*; installed is 2020\.1"):
+        load(one)
 
 
 def test_the_list_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
