@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from tests.conftest import mlp
 from tvmstack import driver
 from tvmstack.artifact.check import check
 from tvmstack.artifact.elf import read_sections
 from tvmstack.artifact.manifest import REGIONS, read_manifest
+from tvmstack.backends.base import Support
+from tvmstack.backends.registry import open_backend
 from tvmstack.cli.boundary import run
 from tvmstack.core.errors import ArtifactError, SetupError
 from tvmstack.driver.contract import check_backend
@@ -88,3 +91,24 @@ def test_the_list_says_what_is_missing(capsys: pytest.CaptureFixture[str], monke
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["backends"]}
     assert rows["openvino"]["hint"] == "pip install 'tvmstack[openvino]'"
     assert rows["onnxruntime"]["can_compile"]
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_an_operator_nobody_knows_is_refused_and_the_rest_taken(name: str) -> None:
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xyam"]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "relu"),
+        helper.make_node("Foo", ["a"], ["m"], "foo", domain="my"),
+        helper.make_node("Sigmoid", ["m"], ["y"], "sigmoid"),
+    ]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:2], value_info=values[2:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    backend, target = open_backend(name)
+    verdicts = backend.query(model.SerializeToString(), target)
+    assert {n: v.support for n, v in verdicts.items()} == {
+        "relu": Support.SUPPORTED,
+        "foo": Support.UNSUPPORTED,
+        "sigmoid": Support.SUPPORTED,
+    }
+    assert "Foo" in verdicts["foo"].reason
