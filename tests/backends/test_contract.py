@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from tests.conftest import mlp
 from tvmstack import driver
 from tvmstack.artifact.check import check
-from tvmstack.artifact.manifest import read_manifest
+from tvmstack.artifact.elf import read_sections
+from tvmstack.artifact.manifest import REGIONS, read_manifest
+from tvmstack.backends.base import Support
+from tvmstack.backends.registry import open_backend
 from tvmstack.cli.boundary import run
+from tvmstack.core.errors import ArtifactError, SetupError
 from tvmstack.driver.contract import check_backend
 from tvmstack.runtime import load
 
@@ -56,9 +62,53 @@ def test_an_artifact_holds_a_blob_that_the_engine_runs(tmp_path: Path, monkeypat
         assert np.isfinite(session.run({"x": x})["y"]).all()
 
 
+def test_a_blob_of_another_release_or_in_anothers_place_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TVMSTACK_STORE", str(tmp_path / "store.db"))
+    one, other = tmp_path / "one.so", tmp_path / "other.so"
+    for seed, path in enumerate((one, other)):
+        model = mlp()
+        for weight in model.graph.initializer:
+            weight.raw_data = (np.frombuffer(weight.raw_data, np.float32) * np.float32(1 + seed / 8)).tobytes()
+        driver.compile(model, backends=["openvino"], shipped=False).save(path)
+    places = [read_sections(path)[REGIONS] for path in (one, other)]
+    assert places[0].size == places[1].size
+    data, foreign = bytearray(one.read_bytes()), other.read_bytes()
+    data[places[0].offset : places[0].end] = foreign[places[1].offset : places[1].end]
+    mixed = tmp_path / "mixed.so"
+    mixed.write_bytes(data)
+    with pytest.raises(ArtifactError, match="its regions is damaged"):
+        load(mixed)
+    monkeypatch.setattr(sys.modules["tvmstack.artifact.check"], "installed_version", lambda _: "2020.1")
+    with pytest.raises(SetupError, match=r"blobs of openvino:cpu, which want openvino .*; installed is 2020\.1"):
+        load(one)
+
+
 def test_the_list_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tvmstack.backends.openvino.installed_version", lambda _: "")
     assert run(["backend", "ls", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["backends"]}
     assert rows["openvino"]["hint"] == "pip install 'tvmstack[openvino]'"
     assert rows["onnxruntime"]["can_compile"]
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_an_operator_nobody_knows_is_refused_and_the_rest_taken(name: str) -> None:
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xyam"]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "relu"),
+        helper.make_node("Foo", ["a"], ["m"], "foo", domain="my"),
+        helper.make_node("Sigmoid", ["m"], ["y"], "sigmoid"),
+    ]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:2], value_info=values[2:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    backend, target = open_backend(name)
+    verdicts = backend.query(model.SerializeToString(), target)
+    assert {n: v.support for n, v in verdicts.items()} == {
+        "relu": Support.SUPPORTED,
+        "foo": Support.UNSUPPORTED,
+        "sigmoid": Support.SUPPORTED,
+    }
+    assert "Foo" in verdicts["foo"].reason

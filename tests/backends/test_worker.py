@@ -68,8 +68,11 @@ def test_what_is_raised_keeps_its_kind(how: str, kind: type[Exception], words: s
 
 
 def test_a_worker_leaves_nothing_and_prints_nothing(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    logger = logging.getLogger("tvmstack")  # the command line, run in another test, gives it a handler on stderr
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", True)
     before = set(os.listdir())
     with caplog.at_level(logging.DEBUG, "tvmstack.backends"):
         blob = compiled("well")

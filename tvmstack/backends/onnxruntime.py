@@ -47,7 +47,8 @@ class OnnxRuntime:
         refused = _refusal(model)
         if not refused:
             return {name: NodeVerdict(Support.SUPPORTED) for name in names}
-        guilty = _named_in(refused, names)
+        unknown = {(domain, kind) for domain, kind in re.findall(r"([\w.]+):(\w+)\(-?\d+\)", refused)}
+        guilty = _named_in(refused, names) or {n.name for n in proto.graph.node if (n.domain, n.op_type) in unknown}
         if not guilty:
             raise BackendError(f"onnxruntime refuses the model and names no node: {refused}")
         taken = NodeVerdict(Support.SUPPORTED)

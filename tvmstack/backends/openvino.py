@@ -13,6 +13,7 @@ the blob: the engine sets them again.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,14 +59,18 @@ class OpenVino:
         """
         import onnx
 
-        nodes = [(n.name, n.op_type, list(n.output)) for n in onnx.load_from_string(model).graph.node]
-        core, read = _read(model, target)
+        proto = onnx.load_from_string(model)
+        nodes = [(n.name, n.op_type, list(n.output)) for n in proto.graph.node]
+        unknown = _cut_unknown(proto, model)
+        core, read = _read(proto.SerializeToString() if unknown else model, target)
         try:
             taken = set(core.query_model(read, _device(target), {}))
         except RuntimeError as err:
             raise BackendError(f"openvino cannot say what {target.name} takes: {_last(err)}") from err
         refused = {op.get_friendly_name(): op for op in read.get_ops() if op.get_friendly_name() not in taken}
-        return {name: _verdict(name, kind, outputs, refused, target) for name, kind, outputs in nodes}
+        return {
+            name: unknown.get(name) or _verdict(name, kind, outputs, refused, target) for name, kind, outputs in nodes
+        }
 
     def estimate(self, region: Region, target: Target, options: Options) -> Cost | None:
         """Return None: OpenVINO has no figures of its own."""
@@ -124,6 +129,29 @@ def _read(model: bytes, target: Target) -> tuple[Any, Any]:
         return core, core.read_model(io.BytesIO(model))
     except RuntimeError as err:
         raise BackendError(f"openvino cannot read the model: {_last(err)}") from err
+
+
+def _cut_unknown(proto: Any, model: bytes) -> dict[str, NodeVerdict]:
+    """Take the nodes whose operators OpenVINO cannot read out of a model; what they made becomes inputs of it."""
+    try:
+        import openvino
+
+        openvino.Core().read_model(io.BytesIO(model))
+    except ImportError:
+        return {}
+    except RuntimeError as err:
+        words = str(err)
+    else:
+        return {}
+    graph, found = proto.graph, {}
+    types = {v.name: v for v in (*graph.value_info, *graph.output)}
+    for node in list(graph.node):
+        operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        if re.search(rf"(?<![\w.]){re.escape(operator)}(?![\w.])", words):
+            found[node.name] = NodeVerdict(Support.UNSUPPORTED, f"openvino does not know the operator {operator}")
+            graph.input.extend(types[name] for name in node.output if name in types)
+            graph.node.remove(node)
+    return found
 
 
 def _fix_shapes(read: Any, region: Region) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tvmstack.backends.base import Backend, Target
 from tvmstack.backends.worker import hosted
@@ -21,6 +22,7 @@ __all__ = [
     "Chosen",
     "all_backends",
     "available",
+    "backend_facts",
     "backend_named",
     "backend_names",
     "choose",
@@ -163,3 +165,30 @@ def available() -> list[str]:
         except Exception as err:  # noqa: BLE001  (a stranger's probe may raise anything; it breaks nothing else)
             _PLUGINS.warn(f"back end {name} cannot say what it can do: {err}")
     return found
+
+
+def backend_facts() -> list[dict[str, Any]]:
+    """Return for each back end what is installed, what is missing, its targets and licence, as plain data."""
+    rows = []
+    for name, backend in all_backends().items():
+        try:
+            rows.append(_facts(name, backend))
+        except Exception as err:  # noqa: BLE001  (a stranger's probe may raise anything; it breaks nothing else)
+            _PLUGINS.warn(f"back end {name} cannot say what it can do: {err}")
+    return rows
+
+
+def _facts(name: str, backend: Backend) -> dict[str, Any]:
+    ability = backend.probe()
+    return {
+        "name": name,
+        "package": owner_of(name).owner,
+        "version": ability.version,
+        "can_compile": ability.can_compile,
+        "can_run": ability.can_run,
+        "can_simulate": ability.can_simulate,
+        "missing": ability.missing,
+        "hint": ability.hint if ability.missing else "",
+        "licence": ability.licence,
+        "targets": [{"name": t.name, "kind": t.kind, "runs_here": t.runs_here} for t in backend.targets()],
+    }

@@ -18,28 +18,11 @@ def backend() -> None:
 @json_option
 def ls(as_json: bool) -> None:
     """Say for each back end what is installed, what is missing and how to get it, its targets and licence."""
-    from tvmstack.backends.registry import all_backends, owner_of
+    from tvmstack.backends.registry import backend_facts
     from tvmstack.cli.output import emit
     from tvmstack.report.backends import backends_page
 
-    rows = []
-    for name, found in all_backends().items():
-        ability = found.probe()
-        rows.append(
-            {
-                "name": name,
-                "package": owner_of(name).owner,
-                "version": ability.version,
-                "can_compile": ability.can_compile,
-                "can_run": ability.can_run,
-                "can_simulate": ability.can_simulate,
-                "missing": ability.missing,
-                "hint": ability.hint if ability.missing else "",
-                "licence": ability.licence,
-                "targets": [{"name": t.name, "kind": t.kind, "runs_here": t.runs_here} for t in found.targets()],
-            }
-        )
-    emit({"backends": rows}, as_json, backends_page)
+    emit({"backends": backend_facts()}, as_json, backends_page)
 
 
 @backend.command("check")

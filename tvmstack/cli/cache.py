@@ -63,9 +63,10 @@ def stats_(store: str | None, as_json: bool) -> None:
     from tvmstack.cli.output import emit
     from tvmstack.report.store import stats_page
     from tvmstack.store import stats
+    from tvmstack.store.blobs import blob_folder
 
     with _opened(store) as records:
-        emit(stats(records), as_json, stats_page)
+        emit({**stats(records), **blob_folder(records).stats()}, as_json, stats_page)
 
 
 @cache.command()
@@ -179,18 +180,21 @@ def prune(
     """Remove records and give their room back.
 
     Conditions narrow each other. For a quota failed trials go first, then trials, then finalists, old ones before new.
+    Regions that back ends compiled go by --older-than and --quota alone, the longest unused first.
     """
     from tvmstack.cli.output import emit
     from tvmstack.report.store import pruned_page
     from tvmstack.store import PruneRule
     from tvmstack.store import prune as prune_store
+    from tvmstack.store.blobs import blob_folder
 
     days = _number(older_than, "--older-than", "90d", _DAYS) if older_than else None
     size = int(_number(quota, "--quota", "500M", _UNITS)) if quota else None
     rule = PruneRule(days, superseded, devices, quarantined, size)
     with _opened(store) as records:
         gone = prune_store(records, rule, dry_run)
-    emit({"store": records.name, "dry_run": dry_run, **gone.to_json()}, as_json, pruned_page)
+        blobs = blob_folder(records).prune((days or 0) * 86400, size, dry_run)
+    emit({"store": records.name, "dry_run": dry_run, **gone.to_json(), "blobs": blobs}, as_json, pruned_page)
 
 
 def _number(text: str, option: str, example: str, units: Mapping[str, float]) -> float:

@@ -17,11 +17,12 @@ def doctor(peaks: bool, as_json: bool) -> int:
 
     Exits with 4 where something that compiling needs is missing or known to be bad.
     """
+    from tvmstack.backends.registry import backend_facts
     from tvmstack.cli.output import emit
     from tvmstack.core.errors import SetupError
     from tvmstack.measure.machine import examine
     from tvmstack.report.machine import machine_page
 
-    facts = examine(peaks)
+    facts = {**examine(peaks), "backends": backend_facts()}
     emit(facts, as_json, machine_page)
     return 0 if facts["ok"] else SetupError.exit_code

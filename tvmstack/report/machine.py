@@ -50,4 +50,7 @@ def _rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         )
     for name, fact in facts["optional"].items():
         rows.append((name, fact["version"] or f"not installed; {fact['for']}"))
+    for row in facts.get("backends", ()):
+        words = f"{row['missing']}: {row['hint']}" if row["missing"] else row["version"]
+        rows.append((f"back end {row['name']}", words))
     return rows

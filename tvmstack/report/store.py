@@ -43,8 +43,8 @@ def stats_page(data: Mapping[str, Any]) -> RenderableType:
     """Return the store's facts, one a line."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in data.items():
-        if name == "size_bytes":
-            table.add_row("size", size(value))
+        if name.endswith("_bytes"):
+            table.add_row(name.removesuffix("_bytes"), size(value))
         elif isinstance(value, Mapping):
             table.add_row(name, ", ".join(f"{k}: {v}" for k, v in value.items()))
         else:
@@ -82,4 +82,5 @@ def pruned_page(data: Mapping[str, Any]) -> RenderableType:
     gone = f"{count(data['records'], 'record')} and {count(data['kernels'], 'kernel')}"
     sizes = f"{size(data['before_bytes'])} to {'about ' if data['dry_run'] else ''}{size(data['after_bytes'])}"
     verb = "would be removed from" if data["dry_run"] else "removed from"
-    return Text(f"{gone} {verb} {data['store']}: {sizes}")
+    blobs = f"; {count(data['blobs'], 'file')} of compiled regions as well" if data["blobs"] else ""
+    return Text(f"{gone} {verb} {data['store']}: {sizes}{blobs}")

@@ -82,8 +82,12 @@ class BlobFolder:
         sizes = [size for _, size, _ in self._files()]
         return {"blobs": len(sizes), "blobs_bytes": sum(sizes)}
 
-    def prune(self, older_than_s: float = 0.0, most_bytes: int | None = None) -> int:
-        """Delete what was not used for this long, then the longest unused until the rest fits; return how many."""
+    def prune(self, older_than_s: float = 0.0, most_bytes: int | None = None, dry_run: bool = False) -> int:
+        """Delete what was not used for this long, then the longest unused until the rest fits.
+
+        Returns:
+            How many files went, or would go in a dry run.
+        """
         now, gone = time.time(), 0
         files = sorted(self._files(), key=lambda f: f[2], reverse=True)
         held = 0
@@ -91,7 +95,8 @@ class BlobFolder:
             held += size
             too_old = older_than_s > 0 and now - used > older_than_s
             if too_old or (most_bytes is not None and held > most_bytes):
-                file.unlink(missing_ok=True)
+                if not dry_run:
+                    file.unlink(missing_ok=True)
                 held -= size
                 gone += 1
         return gone
