@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import re
@@ -34,6 +35,13 @@ __all__ = [
 ]
 
 _START_S, _LISTED_S = 60.0, 10.0
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to end this process with its parent, which SIGKILL leaves no chance to do it itself."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def start_tracker(host: str, port: int) -> Any:
@@ -139,6 +147,7 @@ class ServerProcess:
             text=True,
             env={**os.environ, **(env or {})},
             start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
         self.lines: list[str] = []
         self._serving = threading.Event()

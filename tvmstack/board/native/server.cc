@@ -264,8 +264,9 @@ const char* Watch(pid_t child, int fd, int signals, int seconds) {
 }
 
 void Serve(int fd, int signals, int seconds) {
-  char folder[] = "/tmp/tvmstack-board-XXXXXX";
-  if (!mkdtemp(folder)) {
+  const char* scratch = getenv("TMPDIR");
+  std::string folder = std::string(scratch && *scratch ? scratch : "/tmp") + "/tvmstack-board-XXXXXX";
+  if (!mkdtemp(folder.data())) {
     perror("cannot make a folder for the session");
     return;
   }
@@ -274,7 +275,7 @@ void Serve(int fd, int signals, int seconds) {
   if (child == 0) Session(fd);
   if (child > 0) printf("session %d %s\n", child, Watch(child, fd, signals, seconds));
   auto remove_one = [](const char* path, const struct stat*, int, FTW*) { return remove(path); };
-  nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+  nftw(folder.c_str(), remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 [[noreturn]] void Loop(int listener, int signals) {
