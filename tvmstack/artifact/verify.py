@@ -147,12 +147,17 @@ def _with_nan(spec: TensorSpec, seed: int) -> np.ndarray:
     return array
 
 
-def compare(outputs: Sequence[TensorSpec], ours: Feeds, theirs: Feeds, case: Case) -> list[Difference]:
-    """Return one difference an output: floats within tolerance, NaN and infinities alike, integers equal."""
-    return [_difference(s.name, np.asarray(ours[s.name]), np.asarray(theirs[s.name]), case) for s in outputs]
+def compare(
+    outputs: Sequence[TensorSpec], ours: Feeds, theirs: Feeds, case: Case, wider: float = 0.0
+) -> list[Difference]:
+    """Return one difference an output: floats within tolerance, NaN and infinities alike, integers equal.
+
+    `wider` is a tolerance that replaces smaller ones of floats.
+    """
+    return [_difference(s.name, np.asarray(ours[s.name]), np.asarray(theirs[s.name]), case, wider) for s in outputs]
 
 
-def _difference(name: str, ours: np.ndarray, theirs: np.ndarray, case: Case) -> Difference:
+def _difference(name: str, ours: np.ndarray, theirs: np.ndarray, case: Case, wider: float) -> Difference:
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         words = f"is {ours.dtype}{list(ours.shape)}, the original gives {theirs.dtype}{list(theirs.shape)}"
         return Difference(name, float("inf"), False, words)
@@ -175,7 +180,7 @@ def _difference(name: str, ours: np.ndarray, theirs: np.ndarray, case: Case) -> 
     largest = max(float(np.abs(b[use]).max()), _FLOOR)
     gaps = np.where(use, np.abs(np.where(use, a - b, 0.0)), 0.0)
     worst = float(gaps.max()) / largest
-    limit = _TOLERANCE.get(theirs.dtype.name, 1e-3) * case.slack
+    limit = max(wider, _TOLERANCE.get(theirs.dtype.name, 1e-3)) * case.slack
     if worst <= limit:
         return Difference(name, worst, True)
     at = np.unravel_index(int(gaps.argmax()), gaps.shape)
@@ -198,8 +203,12 @@ def _exact(name: str, ours: np.ndarray, theirs: np.ndarray) -> Difference:
     return Difference(name, float("inf"), False, f"at [{index}] is {ours[at]}, the original gives {theirs[at]}")
 
 
-def verify(outputs: Sequence[TensorSpec], cases: Sequence[Case], run: Run, oracle: Run) -> Verification:
+def verify(
+    outputs: Sequence[TensorSpec], cases: Sequence[Case], run: Run, oracle: Run, wider: float = 0.0
+) -> Verification:
     """Run every case both ways; a case that the original itself refuses is skipped, and said.
+
+    `wider` is a tolerance that replaces smaller ones of floats: that of a target which computes less exactly.
 
     Raises:
         ModelError: the original refuses every case.
@@ -214,7 +223,7 @@ def verify(outputs: Sequence[TensorSpec], cases: Sequence[Case], run: Run, oracl
             continue
         done += 1
         ours = run(case.feeds)
-        for difference in compare(outputs, ours, expected, case):
+        for difference in compare(outputs, ours, expected, case, wider):
             if difference.ok:
                 worst = max(worst, difference.worst if case.slack == 1.0 else 0.0)
             elif _is_unsteady(difference.output, ours, expected, case, oracle):
@@ -223,7 +232,8 @@ def verify(outputs: Sequence[TensorSpec], cases: Sequence[Case], run: Run, oracl
                 failures.append((case.name, difference))
     if not done and cases:
         raise ModelError(f"the original model refuses every input tried; the last said: {skipped[-1]}")
-    tolerance = max((_TOLERANCE.get(s.dtype, 0.0) for s in outputs), default=0.0)
+    floats = [_TOLERANCE[s.dtype] for s in outputs if s.dtype in _TOLERANCE]
+    tolerance = max([*floats, wider], default=0.0) if floats else 0.0
     return Verification(done, worst, tolerance, tuple(skipped), tuple(unsettled), tuple(failures))
 
 

@@ -197,7 +197,8 @@ def _run_cases(
     from tvmstack.artifact.verify import verify
 
     with opened_artifact(path, threads, boards) as session:
-        return verify(session.outputs, cases, session.run, lambda feeds: oracle.run({**feeds, **frozen}))
+        wider = float(session.manifest.plan.get("tolerance", 0.0))
+        return verify(session.outputs, cases, session.run, lambda feeds: oracle.run({**feeds, **frozen}), wider)
 
 
 def _oracle(prepared: Prepared, folder: Path) -> Oracle:

@@ -144,6 +144,7 @@ def choose_owners(prepared: Prepared, wish: Wish, records: Any, threads: int, ma
     else:
         built = _given(market, make)
     built.facts["seconds"] = round(time.monotonic() - start, 1)
+    built.facts["tolerance"] = _tolerance(built, takers)
     _check_budget(built, wish.memory_budget)
     return built
 
@@ -441,7 +442,14 @@ def _replayed(prepared: Prepared, wish: Wish, records: Any, threads: int, make: 
     market = _Market(prepared, takers, wish, math.inf)
     built = make(handed, market.blob)
     built.facts = {"asked": [f"plan {wish.plan.name}"], "chosen": _label(handed)}
+    built.facts["tolerance"] = _tolerance(built, takers)
     return built
+
+
+def _tolerance(built: Built, takers: Sequence[Taker]) -> float:
+    """Return how far off the least exact target of the plan may be, as a share of the largest value."""
+    owners = set(built.prepared.plan.owners.values())
+    return max((t.target.rtol for t in takers if t.owner in owners), default=0.0)
 
 
 def _read_plan(path: Path) -> tuple[str, str, tuple[Handed, ...]]:

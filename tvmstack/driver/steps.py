@@ -297,13 +297,15 @@ def build(prepared: Prepared, chosen: Chosen, threads: int | None) -> Artifact:
 
 
 def note_choice(artifact: Artifact, facts: Mapping[str, Any]) -> None:
-    """Keep in an artifact's manifest and report how its plan was found."""
+    """Keep in an artifact's manifest and report how its plan was found, and how exact its targets are."""
     from tvmstack.artifact import rewrite_manifest
 
-    manifest = replace(artifact.manifest, plan={**artifact.manifest.plan, "choice": dict(facts)})
+    known = {k: v for k, v in facts.items() if k != "tolerance"}
+    plan = {**artifact.manifest.plan, "choice": known, "tolerance": facts.get("tolerance", 0.0)}
+    manifest = replace(artifact.manifest, plan=plan)
     rewrite_manifest(artifact.path, manifest)
     artifact.manifest = manifest
-    artifact.report["choice"] = dict(facts)
+    artifact.report["choice"] = known
 
 
 def _manifest(prepared: Prepared, chosen: Chosen, memory: MemoryPlan, threads: int) -> Manifest:
