@@ -21,7 +21,9 @@ __all__ = [
     "Schedule",
     "evolutionary_search",
     "export_library",
+    "gpu_rules",
     "is_constant",
+    "launch_once",
     "light_intrinsics",
     "plain_trace",
     "relax",
@@ -118,6 +120,39 @@ def vm_link(builder: Any, target: Any, libraries: list[Any]) -> Any:
     """Return the executable of byte code and compiled kernels."""
     first, *others = libraries or [None]
     return relax.VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, others, {}))
+
+
+def gpu_rules() -> Any:
+    """Return the pass that schedules kernels by DLight's rules for GPUs, the first that fits."""
+    light_intrinsics()
+    from tvm.s_tir import dlight
+
+    gpu = dlight.gpu
+    return dlight.ApplyDefaultSchedule(
+        gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Transpose(), gpu.Fallback()
+    )
+
+
+def launch_once(func: Any) -> Any:
+    """Return a function whose whole body one thread of a GPU runs."""
+    realize = func.body
+    block = realize.block
+    body = block.body
+    for tag in ("threadIdx.x", "blockIdx.x"):
+        var = tirx.IterVar(tvm.ir.Range(0, 1), tirx.Var(tag, "int32"), tirx.IterVar.ThreadIndex, tag)
+        body = tirx.AttrStmt(var, "thread_extent", tirx.const(1, "int32"), body)
+    made = type(block)(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        block.alloc_buffers,
+        block.match_buffers,
+        block.annotations,
+    )
+    return func.with_body(SBlockRealize(realize.iter_values, realize.predicate, made))
 
 
 def light_intrinsics() -> None:
