@@ -214,4 +214,3 @@ def _added_up(work: Work, gemm: Any, last: Any, threads: int) -> None:
     thread = bind_flat(work, spatial_loops(work, last), threads)
     sch.set_scope(gemm, 0, "local")
     sch.compute_at(gemm, thread)
-    sch.decompose_reduction(gemm, sch.get_loops(gemm)[-1])
