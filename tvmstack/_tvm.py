@@ -25,6 +25,7 @@ __all__ = [
     "is_constant",
     "launch_once",
     "light_intrinsics",
+    "packed_imports",
     "plain_trace",
     "relax",
     "relax_transform",
@@ -131,6 +132,13 @@ def gpu_rules() -> Any:
     return dlight.ApplyDefaultSchedule(
         gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Transpose(), gpu.Fallback()
     )
+
+
+def packed_imports(library: Any) -> bytes:
+    """Return the modules that a library imports in the serial form that an exported library carries."""
+    pack = tvm.get_global_func("runtime.ModulePackImportsToTensor")
+    data: bytes = pack(library).numpy().tobytes()
+    return data
 
 
 def launch_once(func: Any) -> Any:
