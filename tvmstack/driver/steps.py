@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tvmstack.core.device import Device, device_from_text
-from tvmstack.core.errors import ModelError, SetupError, TuningError
+from tvmstack.core.errors import ModelError, SetupError, TuningError, UsageError
 from tvmstack.core.kernel import Choice, Kernel
 from tvmstack.driver.result import Artifact, disk_words
 
@@ -155,6 +155,9 @@ def tune_kernels(
     """Measure schedules for the kernels into the store; return what was tried and gained as plain data."""
     from tvmstack.driver.algorithms import alternatives
     from tvmstack.tuning import tune
+
+    if prepared.device.sm:
+        raise UsageError(f"{prepared.device.id} cannot be tuned for: this version of tvmstack runs nothing on a GPU")
 
     lowered = prepared.lowered
     report = tune(

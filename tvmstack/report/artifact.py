@@ -36,7 +36,8 @@ def build_page(report: Mapping[str, Any]) -> RenderableType:
     if report["tuning"]:
         tuning = report["tuning"]
         table.add_row("tuning", f"{tuning['trials']} trials in {duration(tuning['seconds'])}")
-    table.add_row("compared", verification_line(report["verification"]))
+    on_gpu = str(report["device"]).startswith("cuda-")
+    table.add_row("compared", "no (that needs the GPU)" if on_gpu else verification_line(report["verification"]))
     table.add_row("time", ", ".join(f"{stage} {duration(s)}" for stage, s in report["seconds"].items()))
     return table
 
