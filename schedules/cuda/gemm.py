@@ -77,12 +77,14 @@ class Gemm:
         crop = _maybe(sch, "gemm_pad")
         if crop is not None:
             sch.compute_inline(crop)
+        kept = None if is_joined else sch.cache_write(gemm, 0, "local")
         thread = _tiled(work, gemm, decisions, tile)
-        if is_joined:
+        if kept is None:
             sch.set_scope(gemm, 0, "local")
             sch.reverse_compute_at(last, thread)
             _unroll_small(sch, last)
         else:
+            sch.reverse_compute_at(kept, thread)
             bind_flat(work, spatial_loops(work, last), gpu.threads_per_block // 4)
 
 
@@ -118,7 +120,7 @@ def _fused_last(work: Work) -> Any:
 def _follow_product(work: Work, last: Any) -> bool:
     """Give the last block the axes of the product, so that each thread finishes what it summed.
 
-    Returns False, and changes nothing, where the block reads the product at several places or not one to one.
+    Returns False where the block reads the product at several places or not one to one.
     """
     sch = work.sch
     block = sch.get(last)
@@ -131,7 +133,18 @@ def _follow_product(work: Work, last: Any) -> bool:
         sch.transform_block_layout(last, tvm.tirx.IndexMap(variables, indices, None))
     except (RuntimeError, ValueError):
         return False
-    return True
+    return _is_own_place(sch.get(last))
+
+
+def _is_own_place(block: Any) -> bool:
+    """Whether a block reads the product at its own axes, so that a thread needs no sum but its own.
+
+    TVM does not see through every division of an index: what it cannot prove would read another thread's registers.
+    """
+    axes = [v.var for v in block.iter_vars]
+    batch, *rest = next([axis.min for axis in r.region] for r in block.reads if str(r.source.name) == "gemm")
+    places = rest if isinstance(batch, tirx.IntImm) else [batch, *rest]
+    return all(any(place.same_as(var) for var in axes) for place in places)
 
 
 def _is_one(extent: Any) -> bool:

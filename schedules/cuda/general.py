@@ -124,15 +124,23 @@ class Dlight(_Whole):
             return gpu_rules()(mod)
 
 
-class Plain(_Whole):
-    """TVM's binding of every block by itself: one kernel a block."""
+class Plain(Fixed):
+    """A kernel for each block, a thread for each of its outputs: slow, and right for all that is made of blocks."""
 
     name = "plain"
 
-    def run(self, mod: Any, device: Device) -> Any:
-        """Apply the binding."""
-        with tvm.target.Target(device.target()):
-            return tvm.s_tir.transform.DefaultGPUSchedule()(mod)
+    def fits(self, decisions: Mapping[str, int], device: Device) -> bool:
+        """There is nothing to decide."""
+        return True
+
+    def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
+        """Bind the loops of each block; what passes between them stays in memory."""
+        if not work.blocks:
+            raise ValueError("it is not made of blocks")
+        for block in work.blocks:
+            spatial, reduced = split_loops(work, block)
+            work.sch.reorder(*spatial, *reduced)
+            bind_flat(work, spatial or [work.sch.add_unit_loop(block)], gpu_of(device).threads_per_block // 4)
 
 
 class Serial(_Whole):
