@@ -107,4 +107,6 @@ def _named(choice: Choice, func: Any, device: Device) -> Template:
     templates, any_kernel = _templates(device), cuda.ANY if device.sm else _ANY
     if choice.template in templates and choice.template in (*any_kernel, _template_for(func, device).name):
         return templates[choice.template]
-    raise TuningError(f"schedule template {choice.template!r} does not serve this kernel ({template_name(func, device)})")
+    raise TuningError(
+        f"schedule template {choice.template!r} does not serve this kernel ({template_name(func, device)})"
+    )

@@ -1,4 +1,4 @@
-"""What the GPU templates share: limits, bindings of loops to threads, and the way down to a kernel that always works."""
+"""What the GPU templates share: limits, and bindings of loops to threads."""
 
 from __future__ import annotations
 

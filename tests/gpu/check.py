@@ -30,7 +30,7 @@ def _arguments(func: Any) -> list[np.ndarray]:
 
 
 def gap_of(kernel: Kernel, device: Any, choice: Choice | None = None) -> float:
-    """Return how far a kernel's output is from numpy's, as a part of the largest value; NaN where it writes too little."""
+    """Return how far a kernel's output is from numpy's, of its largest value; NaN where it writes too little."""
     arguments = _arguments(kernel.func)
     want = numpy_tir.evaluate(kernel.func, arguments)[-1]
     if arguments[-1].dtype.kind == "f":

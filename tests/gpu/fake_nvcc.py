@@ -13,13 +13,13 @@ def main() -> int:
     out = Path(arguments[arguments.index("-o") + 1])
     refuse = (Path(__file__).parent / "refuse").read_text() if (Path(__file__).parent / "refuse").exists() else ""
     if refuse and refuse in source:
-        print(f"kernels.cu(1): error: no room for {refuse}", file=sys.stderr)
+        sys.stderr.write(f"kernels.cu(1): error: no room for {refuse}\n")
         return 2
     arch = re.search(r"code=\[(sm_\d+)", arguments[-1]).group(1)  # type: ignore[union-attr]
     for name in sorted(set(re.findall(r"void __launch_bounds__\(\d+\) (\w+)\(", source))):
-        print(f"ptxas info    : Compiling entry function '{name}' for '{arch}'", file=sys.stderr)
-        print("    0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads", file=sys.stderr)
-        print("ptxas info    : Used 40 registers, used 1 barriers, 2048 bytes smem", file=sys.stderr)
+        sys.stderr.write(f"ptxas info    : Compiling entry function '{name}' for '{arch}'\n")
+        sys.stderr.write("    0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n")
+        sys.stderr.write("ptxas info    : Used 40 registers, used 1 barriers, 2048 bytes smem\n")
     out.write_bytes(b"not really a fat binary")
     return 0
 

@@ -108,7 +108,7 @@ def _host_facts(text: str) -> tuple[tuple[str, ...], dict[str, tuple[int, str]],
 
 
 def _launch(call: str, behind: dict[str, str]) -> Launch:
-    head, tags = re.fullmatch(r'(.*), launch_params=\[(.*?)\].*', call).groups()  # type: ignore[union-attr]
+    head, tags = re.fullmatch(r"(.*), launch_params=\[(.*?)\].*", call).groups()  # type: ignore[union-attr]
     kernel, *rest = [part.strip() for part in head.split(",")]
     names = re.findall(r'"([\w.]+)"', tags)
     values = [int(re.sub(r"T\.int\d+\((\d+)\)", r"\1", v)) for v in rest[len(rest) - len(names) :]]

@@ -24,12 +24,12 @@ def one_node(kind: str, *shapes: tuple[int, ...], weights: tuple[tuple[int, ...]
     """Return a model of one node on inputs of these shapes and seeded weights."""
     rng = np.random.default_rng(1)
     inputs = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, s) for i, s in enumerate(shapes)]
-    held = [
-        numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), f"w{i}") for i, s in enumerate(weights)
-    ]
+    held = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), f"w{i}") for i, s in enumerate(weights)]
     names = [i.name for i in inputs] + [w.name for w in held]
     node = helper.make_node(kind, names, ["y"], name="node", **attributes)
-    graph = helper.make_graph([node], "one", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], held)
+    graph = helper.make_graph(
+        [node], "one", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], held
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     return onnx.shape_inference.infer_shapes(model)
 

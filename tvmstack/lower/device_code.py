@@ -29,7 +29,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas says a kernel takes: registers a thread, shared memory a block, bytes spilled and of stack a thread."""
+    """What ptxas says a kernel takes: shared memory by the block, all else by the thread."""
 
     registers: int
     shared_bytes: int
@@ -69,8 +69,8 @@ def require_compiler() -> str:
     found = shutil.which("nvcc")
     if found is None:
         raise SetupError(
-            "building for a GPU needs NVIDIA's compiler nvcc, which is not on PATH: install a CUDA toolkit of version 12 "
-            "or later (no GPU is needed) and add its bin folder to PATH"
+            "building for a GPU needs NVIDIA's compiler nvcc, which is not on PATH: install a CUDA toolkit of version "
+            "12 or later (no GPU is needed) and add its bin folder to PATH"
         )
     return found
 
@@ -128,7 +128,9 @@ def _nvcc(source: bytes, gpu: Gpu) -> tuple[bytes, str]:
 
 def _refusal(words: str, gpu: Gpu) -> Exception:
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    told = next((line for line in lines if "error" in line.lower() or "fatal" in line.lower()), (lines or ["no word"])[-1])
+    told = next(
+        (line for line in lines if "error" in line.lower() or "fatal" in line.lower()), (lines or ["no word"])[-1]
+    )
     if "Unsupported gpu" in words or "Unsupported architecture" in words or "not defined for option" in words:
         return SetupError(f"this nvcc does not know {gpu.arch} ({told}): install a toolkit that supports it")
     return TuningError(f"nvcc refuses it: {told}")
