@@ -33,6 +33,7 @@ __all__ = [
     "replay_trace",
     "rpc_session",
     "runner_result",
+    "shared_bytes",
     "te",
     "tirx",
     "topi",
@@ -139,6 +140,22 @@ def packed_imports(library: Any) -> bytes:
     pack = tvm.get_global_func("runtime.ModulePackImportsToTensor")
     data: bytes = pack(library).numpy().tobytes()
     return data
+
+
+def shared_bytes(func: Any) -> int:
+    """Return how much shared memory a block of a scheduled function takes, as lowering will allot it."""
+    passes = tvm.s_tir.transform
+    lowered = tvm.transform.Sequential(
+        [
+            passes.LowerCrossThreadReduction(),
+            passes.LowerInitBlock(),
+            passes.PlanAndUpdateBufferAllocationLocation(),
+            passes.ConvertBlocksToOpaque(),
+            passes.CompactBufferAllocation(),
+            passes.LowerOpaqueBlock(),
+        ]
+    )(tvm.IRModule({"main": func}))
+    return int(tvm.s_tir.analysis.calculate_allocated_bytes(lowered["main"])["main"].get("shared", 0))
 
 
 def launch_once(func: Any) -> Any:

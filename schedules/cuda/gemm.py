@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from tvmstack._tvm import tirx, tvm
+from tvmstack._tvm import shared_bytes, tirx, tvm
 from tvmstack.core.device import Device
-from tvmstack.schedules.cpu.blocks import Work, extent
+from tvmstack.core.errors import TuningError
+from tvmstack.schedules.cpu.blocks import Work, extent, open_schedule
 from tvmstack.schedules.cuda.blocks import bind_flat, gpu_of, inline_producers, require, spatial_loops
 from tvmstack.schedules.cuda.estimate import Tile, product_seconds
 
@@ -17,6 +18,8 @@ __all__ = ["Gemm"]
 _TILES, _THREAD_TILES = (16, 32, 64, 128), (1, 2, 4, 8)
 _STEPS, _SPLITS = (8, 16, 32), (1, 2, 4, 8)
 _PADDING = 1
+# How many tiles an untuned build tries to schedule, the best by estimate first.
+_TRIES = 64
 
 
 class Gemm:
@@ -43,19 +46,23 @@ class Gemm:
         return not _tile(decisions).refusal(gpu_of(device))
 
     def default(self, work: Work, device: Device) -> dict[str, int]:
-        """Return the tile of the least estimated time."""
+        """Return the tile of the least estimated time that can be scheduled."""
         gpu, sizes = gpu_of(device), _sizes(work)
         table = {k: v for k, v in self.space(work, device).items() if k not in ("double", "unroll")}
-        best, least = {}, float("inf")
+        rated = []
         for values in itertools.product(*table.values()):
-            decisions = dict(zip(table, values, strict=True))
+            decisions = {**dict(zip(table, values, strict=True)), "double": 0, "unroll": 1}
             tile = _tile(decisions)
-            if tile.refusal(gpu):
+            if not tile.refusal(gpu):
+                rated.append((product_seconds(sizes, tile, decisions["split"], gpu), decisions))
+        rated.sort(key=lambda item: item[0])
+        for _, decisions in rated[:_TRIES]:
+            try:
+                self.schedule(open_schedule(work.sch.mod["main"]), decisions, device)
+            except (TuningError, RuntimeError, ValueError):
                 continue
-            seconds = product_seconds(sizes, tile, decisions["split"], gpu)
-            if seconds < least:
-                best, least = decisions, seconds
-        return {**best, "double": 0, "unroll": 1}
+            return decisions
+        return rated[0][1]
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Schedule the product and what comes after it as one kernel, as two where the sum is divided."""
@@ -71,6 +78,7 @@ class Gemm:
             thread = _tiled(work, part, decisions, tile)
             sch.reverse_compute_at(kept, thread)
             _added_up(work, gemm, last, gpu.threads_per_block // 4)
+            _require_shared(work, gpu.shared_per_block)
             return
         is_joined = _follow_product(work, last)
         sch.pad_einsum(gemm, [1, tile.rows, tile.columns, tile.steps])
@@ -86,6 +94,13 @@ class Gemm:
         else:
             sch.reverse_compute_at(kept, thread)
             bind_flat(work, spatial_loops(work, last), gpu.threads_per_block // 4)
+        _require_shared(work, gpu.shared_per_block)
+
+
+def _require_shared(work: Work, limit: int) -> None:
+    """Refuse what takes more shared memory than its tiles: TVM does not always see how little of a stage a block needs."""
+    taken = shared_bytes(work.sch.mod["main"])
+    require(taken <= limit, f"{taken} bytes of shared memory a block, allowed are {limit}")
 
 
 def _upto(sizes: tuple[int, ...], limit: int) -> list[int]:

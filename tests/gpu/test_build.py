@@ -126,7 +126,7 @@ def test_a_refused_kernel_goes_down_the_ladder_alone(fake_nvcc: Path, tmp_path: 
 @pytest.mark.cpu
 def test_a_compiler_that_refuses_everything_leaves_nothing(fake_nvcc: Path) -> None:
     (fake_nvcc / "refuse").write_text("__global__")
-    with pytest.raises(TvmstackError, match="cannot be compiled by any schedule.*serial: nvcc refuses it"):
+    with pytest.raises(TvmstackError, match=r"cannot be compiled by any schedule.*serial: nvcc refuses it"):
         tvmstack.compile(product(), device="cuda:sm_80")
 
 
