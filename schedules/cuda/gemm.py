@@ -98,7 +98,7 @@ class Gemm:
 
 
 def _require_shared(work: Work, limit: int) -> None:
-    """Refuse what takes more shared memory than its tiles: TVM does not always see how little of a stage a block needs."""
+    """Refuse what takes too much shared memory: TVM does not always see how little of a stage a block needs."""
     taken = shared_bytes(work.sch.mod["main"])
     require(taken <= limit, f"{taken} bytes of shared memory a block, allowed are {limit}")
 
