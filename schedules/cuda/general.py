@@ -120,8 +120,11 @@ class Dlight(_Whole):
 
     def run(self, mod: Any, device: Device) -> Any:
         """Apply the rules."""
-        with tvm.target.Target(device.target()):
-            return gpu_rules()(mod)
+        try:
+            with tvm.target.Target(device.target()):
+                return gpu_rules()(mod)
+        except Exception as err:  # rules fail in whatever way on kernels they did not expect; the next step takes those
+            raise ValueError(f"DLight failed: {err}") from err
 
 
 class Plain(Fixed):
