@@ -7,7 +7,7 @@ STAMP := $(VENV)/.tvmstack-setup
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-slow test-faults demo bench bench-quick docs wheel clean
+.PHONY: help setup check format test test-slow test-faults test-gpu-sim demo bench bench-quick docs wheel clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,7 +33,7 @@ format: $(STAMP) ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 
 test: $(STAMP) ## the tests that need no real trials: a few minutes on two cores
-	$(PYTEST) -m "not slow and not faults"
+	$(PYTEST) -m "not slow and not faults and not gpu_sim"
 
 test-slow: $(STAMP) ## real models and real trials
 	$(PYTEST) -m slow
@@ -43,6 +43,12 @@ test-faults: $(STAMP) ## kills, full disks, damaged files, a PostgreSQL server t
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; } || \
 		echo "PostgreSQL is missing and could not be installed: its tests are skipped"
 	$(PYTEST) -m faults
+
+test-gpu-sim: $(STAMP) ## every GPU kernel of four networks on PoCL, compared with numpy; a few minutes
+	@clinfo -l 2>/dev/null | grep -q Portable || ls /etc/OpenCL/vendors/pocl.icd >/dev/null 2>&1 || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pocl-opencl-icd; } || \
+		echo "PoCL is missing and could not be installed: its tests are skipped"
+	$(PYTEST) -m gpu_sim
 
 demo: $(STAMP) ## a real model: scan, compile, tune two minutes, rebuild, verify, bench
 	$(BIN)/python -m scripts.demo

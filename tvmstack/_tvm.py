@@ -21,8 +21,11 @@ __all__ = [
     "Schedule",
     "evolutionary_search",
     "export_library",
+    "gpu_rules",
     "is_constant",
+    "launch_once",
     "light_intrinsics",
+    "packed_imports",
     "plain_trace",
     "relax",
     "relax_transform",
@@ -30,6 +33,7 @@ __all__ = [
     "replay_trace",
     "rpc_session",
     "runner_result",
+    "shared_bytes",
     "te",
     "tirx",
     "topi",
@@ -118,6 +122,62 @@ def vm_link(builder: Any, target: Any, libraries: list[Any]) -> Any:
     """Return the executable of byte code and compiled kernels."""
     first, *others = libraries or [None]
     return relax.VMExecutable(vm_build._ffi_api.VMLink(builder, target, first, others, {}))
+
+
+def gpu_rules() -> Any:
+    """Return the pass that schedules kernels by DLight's rules for GPUs, the first that fits."""
+    light_intrinsics()
+    from tvm.s_tir import dlight
+
+    gpu = dlight.gpu
+    return dlight.ApplyDefaultSchedule(
+        gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Transpose(), gpu.Fallback()
+    )
+
+
+def packed_imports(library: Any) -> bytes:
+    """Return the modules that a library imports in the serial form that an exported library carries."""
+    pack = tvm.get_global_func("runtime.ModulePackImportsToTensor")
+    data: bytes = pack(library).numpy().tobytes()
+    return data
+
+
+def shared_bytes(func: Any) -> int:
+    """Return how much shared memory a block of a scheduled function takes, as lowering will allot it."""
+    passes = tvm.s_tir.transform
+    lowered = tvm.transform.Sequential(
+        [
+            passes.LowerCrossThreadReduction(),
+            passes.LowerInitBlock(),
+            passes.PlanAndUpdateBufferAllocationLocation(),
+            passes.ConvertBlocksToOpaque(),
+            passes.CompactBufferAllocation(),
+            passes.LowerOpaqueBlock(),
+        ]
+    )(tvm.IRModule({"main": func}))
+    return int(tvm.s_tir.analysis.calculate_allocated_bytes(lowered["main"])["main"].get("shared", 0))
+
+
+def launch_once(func: Any) -> Any:
+    """Return a function whose whole body one thread of a GPU runs."""
+    realize = func.body
+    block = realize.block
+    body = block.body
+    for tag in ("threadIdx.x", "blockIdx.x"):
+        var = tirx.IterVar(tvm.ir.Range(0, 1), tirx.Var(tag, "int32"), tirx.IterVar.ThreadIndex, tag)
+        body = tirx.AttrStmt(var, "thread_extent", tirx.const(1, "int32"), body)
+    made = type(block)(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        block.alloc_buffers,
+        block.match_buffers,
+        block.annotations,
+    )
+    return func.with_body(SBlockRealize(realize.iter_values, realize.predicate, made))
 
 
 def light_intrinsics() -> None:

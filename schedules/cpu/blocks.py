@@ -65,11 +65,15 @@ class Fixed:
 
 @dataclass
 class Work:
-    """A schedule under construction with the names of its blocks in program order."""
+    """A schedule under construction with the names of its blocks in program order.
+
+    `finished` is the whole function where a template makes it otherwise than by the schedule.
+    """
 
     sch: Any
     blocks: list[Any]
     names: list[str]
+    finished: Any = None
 
     def index(self, anchor: str) -> int:
         """Return the position of the first block whose name begins with `anchor`, or -1."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from tvmstack.artifact.digest import SEAL_SIZE, parts_of, seal_of, span_digest
 from tvmstack.artifact.elf import HEADER_SIZE, Section
-from tvmstack.artifact.manifest import MANIFEST, PARTS, Manifest, installed_versions, read_with_sections
+from tvmstack.artifact.manifest import MANIFEST, Manifest, installed_versions, parts_in, read_with_sections
 from tvmstack.core.device import Device, detect_device
 from tvmstack.core.errors import ArtifactError, SetupError, TvmstackError
 from tvmstack.core.packages import installed_version, same_release
@@ -68,7 +69,8 @@ def _rows(path: Path, digests: bool, manifest: Manifest, sections: dict[str, Sec
     rows = [CheckRow("format", Verdict.yes())]
     if digests:
         rows += _digest_rows(path, manifest, sections)
-    return [*rows, _cpu_row(manifest), *_version_rows(manifest), *_region_rows(manifest)]
+    gpu = [_gpu_row(manifest)] if manifest.device.get("sm") else []
+    return [*rows, _cpu_row(manifest), *gpu, *_version_rows(manifest), *_region_rows(manifest)]
 
 
 def _digest_rows(path: Path, manifest: Manifest, sections: dict[str, Section]) -> list[CheckRow]:
@@ -77,7 +79,7 @@ def _digest_rows(path: Path, manifest: Manifest, sections: dict[str, Section]) -
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
         memoryview(mapped) as image,
     ):
-        parts = parts_of(manifest.library_size, sections, PARTS)
+        parts = parts_of(manifest.library_size, sections, parts_in(sections))
         end = len(image) - SEAL_SIZE
         whole = all(HEADER_SIZE <= part.offset <= part.end <= end for part in parts.values())
         same = {name: whole and span_digest(image, part) == manifest.digests[name] for name, part in parts.items()}
@@ -101,6 +103,18 @@ def _cpu_row(manifest: Manifest) -> CheckRow:
         words = f"it was built for {built.mcpu} and needs CPU features that this machine lacks: {', '.join(missing)}"
         return CheckRow("cpu", Verdict.no(words, f"Compile it with --device cpu:{here.mcpu}"))
     return CheckRow("cpu", Verdict.yes())
+
+
+def _gpu_row(manifest: Manifest) -> CheckRow:
+    """Say whether this machine has a driver, and that this version of the runtime builds for GPUs but runs nothing."""
+    sm = manifest.device["sm"]
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        words = f"it was built for a GPU ({sm}), and this machine has no NVIDIA driver (libcuda.so.1)"
+        return CheckRow("gpu", Verdict.no(words, "Use a machine with such a GPU and its driver"), SetupError)
+    words = f"it was built for a GPU ({sm}), and this version of tvmstack can build such programs but not run them"
+    return CheckRow("gpu", Verdict.no(words, "Compile it for the CPU to run it"), SetupError)
 
 
 def _version_rows(manifest: Manifest) -> list[CheckRow]:

@@ -19,6 +19,7 @@ from tvmstack.core.errors import ArtifactError
 from tvmstack.core.model import TensorSpec
 
 __all__ = [
+    "DEVICE",
     "MANIFEST",
     "PARTS",
     "REGIONS",
@@ -26,6 +27,7 @@ __all__ = [
     "WEIGHTS",
     "Manifest",
     "installed_versions",
+    "parts_in",
     "read_manifest",
     "read_with_sections",
     "region_row",
@@ -33,8 +35,14 @@ __all__ = [
 
 SCHEMA = 1
 MANIFEST, WEIGHTS, REGIONS = ".tvmstack.manifest", ".tvmstack.weights", ".tvmstack.regions"
+DEVICE = ".tvmstack.device"
 # The parts that have a digest in the manifest, beside the library, and their sections.
 PARTS = {"weights": WEIGHTS, "regions": REGIONS}
+
+
+def parts_in(sections: Mapping[str, Section]) -> dict[str, str]:
+    """Return the parts of an artifact and their sections: those that all have, and device code where it has some."""
+    return {**PARTS, "device": DEVICE} if DEVICE in sections else dict(PARTS)
 
 
 def installed_versions() -> dict[str, str]:
@@ -68,6 +76,7 @@ class Manifest:
         threads: the default thread count.
         weights: {"dtype", "shape", "offset", "size"} of each weight in its section.
         regions: {"digest", "offset", "size"} of each region's model in its section.
+        device_code: {"offset", "size"} of each module of GPU code in its section; empty for a CPU.
         library_size: bytes of the library that the file begins with.
         digests: of each part: "library", "weights", "regions"; see `artifact.digest`.
         verification: what the comparison with the original gave; empty when it was switched off.
@@ -89,6 +98,7 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     weights: tuple[Mapping[str, Any], ...] = ()
     regions: tuple[Mapping[str, Any], ...] = ()
+    device_code: tuple[Mapping[str, Any], ...] = ()
     library_size: int = 0
     digests: Mapping[str, str] = field(default_factory=dict)
     verification: Mapping[str, Any] = field(default_factory=dict)
@@ -127,6 +137,8 @@ class Manifest:
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as plain data."""
         data = asdict(replace(self, inputs=(), outputs=()))
+        if not self.device_code:
+            del data["device_code"]
         data["inputs"] = [s.to_json() for s in self.inputs]
         data["outputs"] = [s.to_json() for s in self.outputs]
         return data
@@ -137,7 +149,7 @@ class Manifest:
         known = {k: v for k, v in data.items() if k in Manifest.__dataclass_fields__}
         for key in ("inputs", "outputs"):
             known[key] = tuple(TensorSpec.from_json(s) for s in data[key])
-        for key in ("changes", "kernels", "weights", "regions"):
+        for key in ("changes", "kernels", "weights", "regions", "device_code"):
             known[key] = tuple(known.get(key, ()))
         known["plan"] = {**data["plan"], "regions": [region_row(row) for row in data["plan"].get("regions", ())]}
         return Manifest(**known)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tvmstack.artifact.digest import parts_of, seal_of, span_digest
 from tvmstack.artifact.elf import Section, SectionWriter
-from tvmstack.artifact.manifest import MANIFEST, PARTS, REGIONS, WEIGHTS, Manifest, read_with_sections
+from tvmstack.artifact.manifest import DEVICE, MANIFEST, REGIONS, WEIGHTS, Manifest, parts_in, read_with_sections
 from tvmstack.core.errors import SetupError
 
 __all__ = ["rewrite_manifest", "write_artifact"]
@@ -31,6 +31,7 @@ def write_artifact(
     weights: Sequence[np.ndarray],
     regions: Sequence[tuple[str, bytes]],
     manifest: Manifest,
+    device_code: Sequence[bytes] = (),
 ) -> Manifest:
     """Write the artifact `path` and return its manifest completed with the parts' places and digests.
 
@@ -44,13 +45,16 @@ def write_artifact(
             WEIGHTS: writer.add(WEIGHTS, _weight_chunks(weights)),
             REGIONS: writer.add(REGIONS, _region_chunks(regions)),
         }
-        parts = parts_of(size, sections, PARTS)
+        if device_code:
+            sections[DEVICE] = writer.add(DEVICE, device_code)
+        parts = parts_of(size, sections, parts_in(sections))
         with _image(file) as image:
             digests = {name: span_digest(image, part) for name, part in parts.items()}
         full = replace(
             manifest,
             weights=_places(weights),
             regions=_region_places(regions),
+            device_code=_code_places(device_code),
             digests=digests,
             library_size=size,
         )
@@ -67,9 +71,14 @@ def rewrite_manifest(path: Path, manifest: Manifest) -> None:
     """
     old, sections = read_with_sections(path)
     with _replacing(path, path) as file:
-        parts = parts_of(old.library_size, sections, PARTS)
+        parts = parts_of(old.library_size, sections, parts_in(sections))
         full = replace(
-            manifest, weights=old.weights, regions=old.regions, digests=old.digests, library_size=old.library_size
+            manifest,
+            weights=old.weights,
+            regions=old.regions,
+            device_code=old.device_code,
+            digests=old.digests,
+            library_size=old.library_size,
         )
         _close_with(file, SectionWriter(file, drop=MANIFEST), full, parts)
 
@@ -134,6 +143,14 @@ def _region_chunks(regions: Sequence[tuple[str, bytes]]) -> Iterator[bytes]:
     for _, model in regions:
         yield model
         yield b"\0" * (-len(model) % _ALIGN)
+
+
+def _code_places(device_code: Sequence[bytes]) -> tuple[dict[str, Any], ...]:
+    rows, at = [], 0
+    for image in device_code:
+        rows.append({"offset": at, "size": len(image)})
+        at += len(image)
+    return tuple(rows)
 
 
 def _weight_chunks(weights: Sequence[np.ndarray]) -> Iterator[bytes | memoryview]:

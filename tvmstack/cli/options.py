@@ -40,7 +40,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 device_option = click.option(
     "--device",
     metavar="NAME",
-    help="What to compile for: host (the default) or cpu:MCPU, for example cpu:haswell or cpu:cortex-a72.",
+    help="What to compile for: host (the default), cpu:MCPU (for example cpu:haswell, cpu:cortex-a72) or cuda:SM "
+    "(cuda:sm_80).",
 )
 board_option = click.option(
     "--board", metavar="KEY[@TRACKER]", help="Do it on a board of this class [default tracker: 127.0.0.1:9190]."

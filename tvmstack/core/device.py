@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmstack.core.errors import UsageError, nearest
+from tvmstack.core.gpu import GPUS, Gpu
 
 __all__ = ["Device", "detect_device", "device_from_facts", "device_from_text", "instruction_levels", "physical_cores"]
 
@@ -61,16 +62,17 @@ _SPEED_FEATURES = frozenset({"sve2"}).union(
 
 @dataclass(frozen=True)
 class Device:
-    """A CPU as a compilation target.
+    """A CPU, or an NVIDIA GPU with the CPU that drives it, as a compilation target.
 
     Attributes:
-        kind: "cpu".
+        kind: "cpu" or "cuda".
         name: the model name as the system gives it, for people.
         arch: "x86_64" or "aarch64".
         mcpu: LLVM's name for the instruction set level, derived from features.
         features: the ISA features that matter for speed, sorted.
         cores: physical cores this process may use; also the default thread count.
         caches: sizes of L1d, L2 and L3 in bytes (0 where unknown).
+        sm: "sm_80" and the like where `kind` is "cuda", else "". The fields before it are then the host's.
     """
 
     kind: str
@@ -80,12 +82,20 @@ class Device:
     features: tuple[str, ...]
     cores: int
     caches: tuple[int, int, int]
+    sm: str = ""
 
     @property
     def id(self) -> str:
         """A short id that is the same after a reboot and in a container of the same shape."""
+        if self.sm:
+            return f"cuda-{self.sm}-{self.arch}"
         facts = json.dumps([self.kind, self.name, self.arch, self.mcpu, self.features, self.cores, self.caches])
         return f"{self.mcpu}-{self.cores}c-{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The figures of the GPU, None for a CPU."""
+        return GPUS[self.sm] if self.sm else None
 
     @property
     def vector_bits(self) -> int:
@@ -104,7 +114,16 @@ class Device:
         base: dict[str, Any] = {"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.cores}
         if self.arch != platform.machine():
             base["mtriple"] = f"{self.arch}-linux-gnu"
-        return base
+        if self.gpu is None:
+            return base
+        return {
+            "kind": "cuda",
+            "arch": self.sm,
+            "max_threads_per_block": self.gpu.threads_per_block,
+            "max_shared_memory_per_block": self.gpu.shared_per_block,
+            "thread_warp_size": self.gpu.warp,
+            "host": base,
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return the device as plain data, its id included for readers."""
@@ -117,6 +136,7 @@ class Device:
             "features": list(self.features),
             "cores": self.cores,
             "caches": list(self.caches),
+            **({"sm": self.sm} if self.sm else {}),
         }
 
     @staticmethod
@@ -131,6 +151,7 @@ class Device:
             tuple(data["features"]),
             data["cores"],
             (l1, l2, l3),
+            data.get("sm", ""),
         )
 
 
@@ -154,13 +175,19 @@ def device_from_text(text: str | None) -> Device:
 
     A level of this machine's architecture keeps its cores and caches, so that a program for an older CPU can be built
     and run here. An ARM core gets the cores and caches of a usual chip with it; a board is asked for its own.
+    "cuda:SM" is a GPU of that generation, driven by any CPU of this machine's architecture.
     """
     host = detect_device()
     if text in (None, "host", "cpu"):
         return host
     kind, _, level = str(text).partition(":")
+    if kind == "cuda":
+        return _cuda_device(str(text), level)
     if kind != "cpu" or not level:
-        raise UsageError(f"unknown device {text!r}; accepted: host, cpu, cpu:MCPU (for example cpu:haswell)")
+        raise UsageError(
+            f"unknown device {text!r}; accepted: host, cpu, cpu:MCPU (for example cpu:haswell), "
+            "cuda:SM (for example cuda:sm_80)"
+        )
     if level in _ARM_CORES:
         need, cores, caches = _ARM_CORES[level]
         return Device("cpu", level, "aarch64", level, tuple(sorted(need)), cores, caches)
@@ -179,6 +206,15 @@ def instruction_levels(arch: str) -> list[tuple[str, frozenset[str]]]:
         return list(_X86_LEVELS)
     cores = [(name, need) for name, (need, _, _) in _ARM_CORES.items()]
     return sorted(cores, key=lambda core: -len(core[1]))
+
+
+def _cuda_device(text: str, sm: str) -> Device:
+    """Return the GPU of a name; the host's code does next to nothing, so it is built for the plainest CPU."""
+    if sm not in GPUS:
+        raise UsageError(f"unknown device {text!r}; {nearest(sm, GPUS) if sm else 'known: ' + ', '.join(GPUS)}")
+    arch = platform.machine()
+    mcpu = _X86_LEVELS[-1][0] if arch == "x86_64" else "generic"
+    return Device("cuda", f"{GPUS[sm].card} and others of {sm}", arch, mcpu, (), 1, (0, 0, 0), sm)
 
 
 def physical_cores() -> int:

@@ -25,7 +25,7 @@ def recorded(records: Any, device: Device, winograd: bool) -> Picker:
     from tvmstack.lower.pipeline import PIPELINE
     from tvmstack.store import KeyContext
 
-    if not winograd:
+    if not winograd or device.sm:
         return only_direct
     context = KeyContext.current(device, PIPELINE.digest)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tvmstack.core.device import Device, device_from_text
-from tvmstack.core.errors import SetupError, TuningError
+from tvmstack.core.errors import ModelError, SetupError, TuningError, UsageError
 from tvmstack.core.kernel import Choice, Kernel
 from tvmstack.driver.result import Artifact, disk_words
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tvmstack.board.watch import Boards
     from tvmstack.core.model import Model
     from tvmstack.lower.algorithms import Picker
+    from tvmstack.lower.build import Built
     from tvmstack.lower.memory import MemoryPlan
     from tvmstack.lower.pipeline import Lowered
     from tvmstack.partition import Handed, Plan
@@ -155,6 +156,9 @@ def tune_kernels(
     from tvmstack.driver.algorithms import alternatives
     from tvmstack.tuning import tune
 
+    if prepared.device.sm:
+        raise UsageError(f"{prepared.device.id} cannot be tuned for: this version of tvmstack runs nothing on a GPU")
+
     lowered = prepared.lowered
     report = tune(
         lowered.kernels,
@@ -184,6 +188,23 @@ class Chosen:
         """Return these choices for the kernels of another model, as far as the kernels are the same work."""
         choices = {k.name: self.by_workload[k.workload] for k in kernels if k.workload in self.by_workload}
         return Chosen(choices, {k.name: {"source": "tuned", "median_us": None} for k in kernels}, self.by_workload)
+
+    def as_built(self, built: Built) -> Chosen:
+        """Return what a build for a GPU made of these: schedules that the compiler took, and what each kernel takes."""
+        facts = {name: {**fact, **_resources_of(name, built)} for name, fact in self.facts.items()}
+        return Chosen(dict(built.choices), facts, self.by_workload)
+
+
+def _resources_of(name: str, built: Built) -> dict[str, Any]:
+    """Return ptxas' report of a kernel's functions: it has several where its sum is divided."""
+    found = {f: r.to_json() for code in built.code for f, r in code.resources.items() if _belongs(f, name)}
+    words: dict[str, Any] = {"resources": found} if found else {}
+    return {**words, **({"refused": list(built.refused[name])} if name in built.refused else {})}
+
+
+def _belongs(function: str, kernel: str) -> bool:
+    rest = function.removeprefix(f"{kernel}_kernel")
+    return rest != function and (not rest or rest.removeprefix("_").isdecimal())
 
 
 def choose(prepared: Prepared, records: Any) -> Chosen:
@@ -279,17 +300,26 @@ def build(prepared: Prepared, chosen: Chosen, threads: int | None) -> Artifact:
     """
     from tvmstack.artifact import write_artifact
     from tvmstack.driver.handoff import region_blobs
-    from tvmstack.lower.build import build_library
+    from tvmstack.lower.build import build_gpu_library, build_library
 
     folder = tempfile.TemporaryDirectory(prefix="tvmstack-build-")
     library, path = Path(folder.name) / "library.so", Path(folder.name) / "artifact.so"
     regions = [(r.digest, blob.data) for r, blob in region_blobs(prepared.plan.regions, prepared.blobs)]
+    code: list[bytes] = []
+    if prepared.device.sm and regions:
+        words = f"{len(regions)} region(s) of this model run outside TVM, which a program for a GPU cannot call"
+        raise ModelError(f"{words}: {prepared.plan.regions[0].reasons[0] if prepared.plan.regions[0].reasons else ''}")
     try:
         with clock(prepared.seconds, "build"):
-            memory = build_library(prepared.lowered, chosen.choices, library)
+            if prepared.device.sm:
+                built = build_gpu_library(prepared.lowered, chosen.choices, library)
+                memory, code = built.plan, [c.image for c in built.code]
+                chosen = chosen.as_built(built)
+            else:
+                memory = build_library(prepared.lowered, chosen.choices, library)
         with clock(prepared.seconds, "write"):
             described = _manifest(prepared, chosen, memory, threads or prepared.device.cores)
-            manifest = write_artifact(path, library, prepared.lowered.weights, regions, described)
+            manifest = write_artifact(path, library, prepared.lowered.weights, regions, described, code)
             library.unlink()
     except OSError as err:
         raise SetupError(f"cannot build in {folder.name}: {disk_words(err)}; TMPDIR names another place") from err

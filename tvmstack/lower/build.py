@@ -5,20 +5,40 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tvmstack import schedules
 from tvmstack._tvm import export_library, relax, relax_transform, tvm, vm_codegen, vm_link
+from tvmstack.core.errors import TuningError
 from tvmstack.core.kernel import Choice
 from tvmstack.core.toolchain import cross_compiler
 from tvmstack.lower.byte_offset import TIR_PIPELINE
+from tvmstack.lower.device_code import DeviceCode, compile_imports, require_compiler
 from tvmstack.lower.memory import MemoryPlan, plan_memory
 from tvmstack.lower.pipeline import Lowered
 
-__all__ = ["build_executable", "build_library", "scheduled_module"]
+__all__ = ["Built", "build_executable", "build_gpu_library", "build_library", "scheduled_module"]
 
 _PARTS = 8
+
+
+@dataclass(frozen=True)
+class Built:
+    """What came of building for a GPU beside the library.
+
+    Attributes:
+        plan: how memory is used.
+        choices: the schedule of each kernel, which may be a plainer one than was asked for.
+        code: the device code.
+        refused: for each kernel whose first schedules the compiler refused, what it said.
+    """
+
+    plan: MemoryPlan
+    choices: dict[str, Choice]
+    code: tuple[DeviceCode, ...]
+    refused: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def scheduled_module(lowered: Lowered, choices: Mapping[str, Choice]) -> Any:
@@ -54,6 +74,80 @@ def _code(kernels: Any, target: Any) -> list[Any]:
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(compile_part, parts))
+
+
+def build_gpu_library(lowered: Lowered, choices: Mapping[str, Choice], path: Path) -> Built:
+    """Compile and link the host's code into the shared library `path`, and the kernels to device code.
+
+    A kernel whose schedule cannot be compiled goes down the ladder of `schedules.ladder` alone.
+
+    Raises:
+        SetupError: there is no compiler for the GPU.
+        TuningError: a kernel cannot be compiled by any schedule.
+    """
+    require_compiler()
+    target = tvm.target.Target(lowered.device.target())
+    chosen = {k.name: choices.get(k.name) or schedules.default_choice(k.func, lowered.device) for k in lowered.kernels}
+    refused: dict[str, tuple[str, ...]] = {}
+    with tvm.transform.PassContext(opt_level=3):
+        mod, plan = _for_the_machine(scheduled_module(lowered, chosen), target)
+        builder, kernels = vm_codegen(mod)
+    functions = {gv.name_hint: (gv, f) for gv, f in kernels.functions.items()}
+
+    def compile_one(names: list[str]) -> list[tuple[Any, DeviceCode]]:
+        part = {functions[n][0]: functions[n][1] for n in names}
+        try:
+            return [_host_and_device(tvm.IRModule(part, attrs=kernels.attrs), target, lowered)]
+        except (TuningError, RuntimeError, ValueError) as err:
+            if len(names) > 1:
+                return [pair for name in names for pair in compile_one([name])]
+            functions[names[0]] = _next_step(lowered, names[0], functions[names[0]], chosen, refused, err)
+            return compile_one(names)
+
+    names = sorted(functions)
+    parts = [names[i::_PARTS] for i in range(min(_PARTS, len(names)))]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        pairs = [pair for made in pool.map(compile_one, parts) for pair in made]
+    executable = vm_link(builder, target, [host for host, _ in pairs])
+    export_library(executable, str(path), cross_compiler(lowered.device.arch))
+    return Built(plan, chosen, tuple(code for _, code in pairs), refused)
+
+
+def _host_and_device(mod: Any, target: Any, lowered: Lowered) -> tuple[Any, DeviceCode]:
+    """Return the host's part of some kernels, without the device code it imported, and that code compiled."""
+    assert lowered.device.gpu is not None
+    with tvm.transform.PassContext(opt_level=3):
+        host = tvm.tirx.build(mod, target=target, pipeline=TIR_PIPELINE)
+    code = compile_imports(host, lowered.device.gpu)
+    host.clear_imports()
+    return host, code
+
+
+def _next_step(
+    lowered: Lowered,
+    name: str,
+    function: tuple[Any, Any],
+    chosen: dict[str, Choice],
+    refused: dict[str, tuple[str, ...]],
+    reason: Exception,
+) -> tuple[Any, Any]:
+    """Schedule a kernel by the next step of its ladder after the one that failed."""
+    kernel = next((k for k in lowered.kernels if k.name == name), None)
+    if kernel is None:
+        raise TuningError(f"kernel {name} cannot be compiled: {reason}") from reason
+    words = (str(reason).strip() or type(reason).__name__).splitlines()[-1]
+    refused[name] = (*refused.get(name, ()), f"{chosen[name].template}: {words}")
+    steps = schedules.ladder(kernel.func, lowered.device)
+    after = steps.index(chosen[name].template) + 1 if chosen[name].template in steps else 0
+    for template in steps[after:]:
+        chosen[name] = Choice(template)
+        try:
+            scheduled = schedules.apply(kernel.func, chosen[name], lowered.device)
+        except TuningError as err:
+            refused[name] = (*refused[name], f"{template}: {str(err).splitlines()[-1]}")
+            continue
+        return function[0], scheduled.with_attrs(dict(function[1].attrs))
+    raise TuningError(f"kernel {name} cannot be compiled by any schedule: {'; '.join(refused[name])}") from reason
 
 
 def build_library(lowered: Lowered, choices: Mapping[str, Choice], path: Path) -> MemoryPlan:

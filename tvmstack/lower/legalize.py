@@ -10,7 +10,7 @@ from tvmstack.lower import kernels
 from tvmstack.lower.converters._legalize import NAN_SAFE
 from tvmstack.lower.vector_math import erf_f32, exp_f32, sigmoid_f32, tanh_f32
 
-__all__ = ["LEGALIZE"]
+__all__ = ["LEGALIZE", "stock"]
 
 _SQRT_HALF, _SQRT_2_OVER_PI = 0.7071067811865476, 0.7978845608028654
 
@@ -54,7 +54,7 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
 def _elementwise(name: str, expand: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     def legalize(bb: Any, call: Any) -> Any:
         if str(call.ty.dtype) != "float32":
-            return _stock(name, bb, call)
+            return stock(name, bb, call)
 
         def compute(x: Any) -> Any:
             return te.compute(x.shape, lambda *i: expand(x(*i)), name=name.rsplit(".", 1)[-1])
@@ -64,7 +64,7 @@ def _elementwise(name: str, expand: Callable[[Any], Any]) -> Callable[[Any, Any]
     return legalize
 
 
-def _stock(name: str, bb: Any, call: Any) -> Any:
+def stock(name: str, bb: Any, call: Any) -> Any:
     """Lower as TVM does."""
     from tvmstack._tvm import tvm
 
@@ -81,7 +81,7 @@ def _power(bb: Any, call: Any) -> Any:
         or float(factor.reshape(())) not in (2.0, 3.0)
         or str(call.ty.dtype) != "float32"
     ):
-        return _stock("relax.power", bb, call)
+        return stock("relax.power", bb, call)
     square = float(factor.reshape(())) == 2.0
 
     def product(v: Any) -> Any:
@@ -97,7 +97,7 @@ def _concat(bb: Any, call: Any) -> Any:
     """One kernel of plain copies; never fused, since inlined it becomes a choice per element."""
     parts = list(call.args[0].fields) if hasattr(call.args[0], "fields") else None
     if parts is None or len(parts) < 2 or call.attrs.axis is None:
-        return _stock("relax.concat", bb, call)
+        return stock("relax.concat", bb, call)
     rank = len(call.ty.shape.values)
     axis = int(call.attrs.axis) % rank
     made = bb.call_te(lambda *p: kernels.concat(*p, axis=axis), *parts, primfunc_name_hint="concat")

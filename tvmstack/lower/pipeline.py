@@ -14,12 +14,13 @@ from tvmstack._tvm import relax, relax_transform, tvm
 from tvmstack.core.device import Device
 from tvmstack.core.kernel import Kernel
 from tvmstack.lower.algorithms import Picker, Site, estimate_algorithm, in_name
+from tvmstack.lower.gpu import GPU_LEGALIZE
 from tvmstack.lower.layout import choose_layouts
 from tvmstack.lower.legalize import LEGALIZE
 from tvmstack.lower.origins import nodes_of_kernels, without_origins
 from tvmstack.schedules.cpu.blocks import open_schedule
 
-__all__ = ["PIPELINE", "Lowered", "Pipeline", "lower_module"]
+__all__ = ["GPU_PIPELINE", "PIPELINE", "Lowered", "Pipeline", "lower_module", "pipeline_of", "workload_text"]
 
 # Constants up to this size stay in the module; larger ones travel as weights, memory-mapped by the runtime.
 _INLINE_BYTES = 256
@@ -62,6 +63,30 @@ PIPELINE = Pipeline(
 )
 
 
+GPU_PIPELINE = Pipeline(
+    (
+        "decompose-for-inference",
+        "canonicalize",
+        "plain-layouts",
+        "legalize-gpu@1",
+        "fold-constant",
+        "common-subexpressions",
+        "concat-apart",
+        "annotate-patterns",
+        "fuse-ops",
+        "fuse-tir",
+        "dead-code",
+        "lift-weights",
+    )
+)
+"""For GPUs: tensors stay as the model has them, every heavy operator is a matrix product (`lower.gpu`)."""
+
+
+def pipeline_of(device: Device) -> Pipeline:
+    """Return the pipeline of the family a device belongs to."""
+    return GPU_PIPELINE if device.sm else PIPELINE
+
+
 @dataclass(frozen=True)
 class Lowered:
     """A module ready for scheduling.
@@ -83,12 +108,13 @@ class Lowered:
 
 def lower_module(mod: Any, device: Device, pick: Picker = estimate_algorithm) -> Lowered:
     """Prepare an imported Relax module for `device`; `pick` decides the algorithms of its convolutions."""
+    layouts = tvm.transform.module_pass(lambda m, _: choose_layouts(m, device, pick), opt_level=0, name="ChooseLayouts")
     passes: Sequence[Any] = (
         relax_transform.DecomposeOpsForInference(),
         relax_transform.CanonicalizeBindings(),
-        tvm.transform.module_pass(lambda m, _: choose_layouts(m, device, pick), opt_level=0, name="ChooseLayouts"),
+        *(() if device.sm else (layouts,)),
         relax_transform.DeadCodeElimination(["main"]),
-        relax_transform.LegalizeOps(LEGALIZE),
+        relax_transform.LegalizeOps(GPU_LEGALIZE if device.sm else LEGALIZE),
         relax_transform.FoldConstant(),
         relax_transform.EliminateCommonSubexpr(),
         tvm.transform.module_pass(lambda m, _: _keep_concat_apart(m), opt_level=0, name="KeepConcatApart"),
@@ -101,7 +127,7 @@ def lower_module(mod: Any, device: Device, pick: Picker = estimate_algorithm) ->
         nodes = nodes_of_kernels(mod, fused)
         mod = relax_transform.DeadCodeElimination(["main"])(relax_transform.FuseTIR()(without_origins(fused)))
     mod, weights = _lift_weights(mod)
-    return Lowered(mod, weights, _kernels(mod, nodes), PIPELINE, device)
+    return Lowered(mod, weights, _kernels(mod, nodes, device), pipeline_of(device), device)
 
 
 def _keep_concat_apart(mod: Any) -> Any:
@@ -137,7 +163,7 @@ def _lift_weights(mod: Any) -> tuple[Any, tuple[np.ndarray, ...]]:
     return mod, tuple(arrays)
 
 
-def _kernels(mod: Any, nodes: Mapping[str, tuple[str, ...]]) -> tuple[Kernel, ...]:
+def _kernels(mod: Any, nodes: Mapping[str, tuple[str, ...]], device: Device) -> tuple[Kernel, ...]:
     from tvmstack import schedules
 
     calls: dict[str, int] = {}
@@ -164,7 +190,7 @@ def _kernels(mod: Any, nodes: Mapping[str, tuple[str, ...]]) -> tuple[Kernel, ..
                     calls=calls.get(gv.name_hint, 0),
                     flops=Site.parse(site).flops if site else _flops(func),
                     bytes=_bytes(func),
-                    template=schedules.template_name(func),
+                    template=schedules.template_name(func, device),
                     algorithm=algorithm,
                     site=site,
                     weights=weights.get(gv.name_hint, ()),

@@ -36,7 +36,8 @@ def build_page(report: Mapping[str, Any]) -> RenderableType:
     if report["tuning"]:
         tuning = report["tuning"]
         table.add_row("tuning", f"{tuning['trials']} trials in {duration(tuning['seconds'])}")
-    table.add_row("compared", verification_line(report["verification"]))
+    on_gpu = str(report["device"]).startswith("cuda-")
+    table.add_row("compared", "no (that needs the GPU)" if on_gpu else verification_line(report["verification"]))
     table.add_row("time", ", ".join(f"{stage} {duration(s)}" for stage, s in report["seconds"].items()))
     return table
 
@@ -125,6 +126,9 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table()
     for name in ("kernel", "calls", "schedule", "from", "measured", "MFLOP", "nodes"):
         table.add_column(name, justify="right" if name in ("calls", "measured", "MFLOP") else "left", overflow="fold")
+    on_gpu = int(any("resources" in k for k in rows))
+    if on_gpu:
+        table.add_column("takes", overflow="fold")
     for k in rows:
         measured = f"{k['median_us']:.1f} µs" if k.get("median_us") else ""
         table.add_row(
@@ -135,8 +139,18 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> Table:
             measured,
             f"{k['flops'] / 1e6:.2f}",
             few(k.get("nodes", ())),
+            *(_resources(k) for _ in range(on_gpu)),
         )
     return table
+
+
+def _resources(kernel: Mapping[str, Any]) -> str:
+    """Return what a kernel's functions take of the GPU, and what its better schedules were refused for."""
+    rows = [
+        f"{r['registers']} registers, {r['shared_bytes']} B shared, {r['spill_bytes']} B spilled"
+        for r in kernel.get("resources", {}).values()
+    ]
+    return "\n".join([*rows, *(f"refused {words}" for words in kernel.get("refused", ()))])
 
 
 def check_page(data: Mapping[str, Any]) -> RenderableType:
