@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from tvmstack.cli.options import (
@@ -12,6 +14,7 @@ from tvmstack.cli.options import (
     json_option,
     model_argument,
     onnxruntime_nodes_option,
+    report_option,
     shape_option,
     shapes_from_texts,
     store_option,
@@ -32,6 +35,7 @@ __all__ = ["tune"]
 @onnxruntime_nodes_option
 @winograd_option
 @board_option
+@report_option
 @json_option
 def tune(
     model: str,
@@ -44,6 +48,7 @@ def tune(
     onnxruntime_nodes: tuple[str, ...],
     winograd: bool,
     board: str | None,
+    report: str | None,
     as_json: bool,
 ) -> None:
     """Measure schedules for MODEL's kernels and keep them in the store; write no artifact.
@@ -53,11 +58,15 @@ def tune(
     from tvmstack import driver
     from tvmstack.cli.output import emit
     from tvmstack.cli.progress import tuning_display
+    from tvmstack.driver.result import check_output, write_text
     from tvmstack.report.tuning import tuning_page
+    from tvmstack.report.tuning_html import tuning_html
 
+    if report:
+        check_output(Path(report))
     budget = tune or (None if trials else "5m")
     with tuning_display(driver.seconds_from(budget), trials) as progress:
-        report = driver.tune(
+        data = driver.tune(
             model,
             shapes=shapes_from_texts(shapes),
             device=device,
@@ -70,4 +79,6 @@ def tune(
             freeze=frozen_from_texts(freeze),
             board=board,
         )
-    emit(report, as_json, tuning_page)
+    if report:
+        write_text(Path(report), tuning_html(data, Path(model).name))
+    emit(data, as_json, tuning_page)

@@ -154,6 +154,7 @@ def tune_kernels(
 ) -> dict[str, Any]:
     """Measure schedules for the kernels into the store; return what was tried and gained as plain data."""
     from tvmstack.driver.algorithms import alternatives
+    from tvmstack.driver.boards import board_states
     from tvmstack.tuning import tune
 
     if prepared.device.sm:
@@ -171,7 +172,7 @@ def tune_kernels(
         alternatives=alternatives(prepared),
         boards=prepared.boards,
     )
-    data: dict[str, Any] = report.to_json()
+    data: dict[str, Any] = {**report.to_json(), "boards": board_states(prepared.boards)}
     _log.info("tuned: %d trials in %.0f s", data["trials"], data["seconds"])
     return data
 

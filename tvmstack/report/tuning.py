@@ -19,7 +19,7 @@ def tuning_page(data: Mapping[str, Any]) -> RenderableType:
     table = Table(title=title, title_justify="left")
     for name in ("kernel", "calls", "trials", "default", "best", "gain", "note"):
         table.add_column(name, justify="left" if name in ("kernel", "note") else "right", overflow="fold")
-    for task in data["tasks"]:
+    for task in (t for t in data["tasks"] if t["trials"]):
         start, best = task.get("start_s"), task.get("best_s")
         gain = f"{start / best:.2f}x" if start and best else ""
         times = [duration(t) if t else "" for t in (start, best)]
