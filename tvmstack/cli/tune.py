@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,7 +14,6 @@ from tvmstack.cli.options import (
     freeze_option,
     frozen_from_texts,
     json_option,
-    model_argument,
     onnxruntime_nodes_option,
     report_option,
     shape_option,
@@ -25,7 +26,7 @@ __all__ = ["tune"]
 
 
 @click.command()
-@model_argument
+@click.argument("models", metavar="MODEL…", nargs=-1, required=True)
 @click.option("--tune", "--time", "tune", metavar="TIME", help="How long at most: 90s, 10m, 1h [default: 5m].")
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="How many trials at most.")
 @shape_option
@@ -38,7 +39,7 @@ __all__ = ["tune"]
 @report_option
 @json_option
 def tune(
-    model: str,
+    models: tuple[str, ...],
     tune: str | None,
     trials: int | None,
     shapes: tuple[str, ...],
@@ -50,24 +51,30 @@ def tune(
     board: str | None,
     report: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Measure schedules for MODEL's kernels and keep them in the store; write no artifact.
+
+    Several models, or a folder of .onnx files, are tuned together: kernels that are equal once, and the others by what
+    they are worth to each model. --shape, --freeze and --onnxruntime-nodes go to the models that have such a name.
 
     Running it again goes on where it stopped. Ctrl-C loses at most the batch in flight.
     """
     from tvmstack import driver
     from tvmstack.cli.output import emit
     from tvmstack.cli.progress import tuning_display
+    from tvmstack.driver.fleet import is_fleet, tune_fleet
     from tvmstack.driver.result import check_output, write_text
     from tvmstack.report.tuning import tuning_page
     from tvmstack.report.tuning_html import tuning_html
 
     if report:
         check_output(Path(report))
+    together = is_fleet(models)
+    work: Callable[..., dict[str, Any]] = tune_fleet if together else driver.tune
     budget = tune or (None if trials else "5m")
     with tuning_display(driver.seconds_from(budget), trials) as progress:
-        data = driver.tune(
-            model,
+        data = work(
+            models if together else models[0],
             shapes=shapes_from_texts(shapes),
             device=device,
             tune=budget,
@@ -80,5 +87,6 @@ def tune(
             board=board,
         )
     if report:
-        write_text(Path(report), tuning_html(data, Path(model).name))
+        write_text(Path(report), tuning_html(data, ", ".join(Path(m).name for m in models)))
     emit(data, as_json, tuning_page)
+    return next((row["exit"] for row in data.get("fleet", ()) if row["exit"]), 0)

@@ -21,6 +21,7 @@ def tuning_html(data: Mapping[str, Any], name: str) -> str:
     parts = [
         f"<p>{escape(_summary(data))}</p>",
         _models(data.get("models", {})),
+        _left_out(data.get("fleet", ())),
         f"<h2>Kernels</h2>{_kernels(tasks)}",
         f"<h2>Curves</h2>{_curves(tasks, data['seconds'])}",
         f"<h2>Failures</h2>{_counts(data['failures'], 'kind', 'No candidate failed.')}",
@@ -45,6 +46,13 @@ def _models(models: Mapping[str, Sequence[float]]) -> str:
         return ""
     rows = [(name, duration(start), duration(best), _gain(start, best)) for name, (start, best) in models.items()]
     return f"<h2>Models</h2>{_table(('model', 'kernels by default', 'by the best', 'gain'), rows)}"
+
+
+def _left_out(fleet: Sequence[Mapping[str, Any]]) -> str:
+    """Return the models that could not be tuned, and why."""
+    return "".join(
+        f'<p class="warn">{escape(row["path"])}: {escape(row["error"])}</p>' for row in fleet if row["error"]
+    )
 
 
 def _kernels(tasks: Sequence[Mapping[str, Any]]) -> str:
