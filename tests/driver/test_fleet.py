@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 
 from tests.conftest import conv_block, mlp
 from tests.tuning.test_tuning import DEVICE, dense_kernel
+from tvmstack import schedules
 from tvmstack.cli.boundary import run
 from tvmstack.core.errors import UsageError
 from tvmstack.driver.fleet import is_fleet, model_paths, tune_fleet
 from tvmstack.store import open_store
 from tvmstack.tuning import tune
+from tvmstack.tuning.search import Search
 
 
 @pytest.fixture
@@ -78,6 +81,22 @@ def test_a_shape_goes_to_the_models_that_have_the_input_and_an_unknown_one_is_re
 @pytest.mark.cpu
 def test_where_no_model_can_be_tuned_the_first_error_is_told(folder: Path) -> None:
     assert run(["-q", "tune", str(folder / "broken.onnx"), str(folder / "gone.onnx"), "--trials", "1"]) == 3
+
+
+@pytest.mark.null
+def test_a_second_counts_by_the_time_of_each_model_that_it_is_spent_in() -> None:
+    module = importlib.import_module("tvmstack.tuning.tune")
+    kernel, totals = dense_kernel(), {"small": 0.01, "large": 1.0}
+
+    def share(users: dict[str, int], seconds: float) -> float:
+        search = Search(kernel, schedules.default_choice(kernel.func, DEVICE), [])
+        search.times[search.default.text] = seconds
+        return module._share(module._Task(kernel, 1, search, users=users), totals)
+
+    assert share({"small": 2}, 0.002) == pytest.approx(0.4)
+    assert share({"large": 2}, 0.002) == pytest.approx(0.004)
+    assert share({"small": 2, "large": 2}, 0.002) == pytest.approx(0.404)
+    assert share({"small": 1}, 0.002) > share({"large": 50}, 0.002)
 
 
 @pytest.mark.cpu

@@ -89,7 +89,7 @@ def tune_fleet(
 
     Raises:
         UsageError: neither `tune` nor `trials` says how much, or no model has an input or a node that was named.
-        TvmstackError: what was wrong with the first model, where there is none that can be tuned.
+        TvmstackError: there is no model that can be tuned; of the class and with the text of the first one's error.
     """
     seconds = seconds_from(tune)
     if not seconds and not trials:
@@ -112,7 +112,7 @@ def tune_fleet(
                 errors.append(err)
                 rows.append({"path": str(path), "name": name, "kernels": 0, "error": str(err), "exit": err.exit_code})
         if not members:
-            raise errors[0]
+            raise type(errors[0])(f"none of these {len(paths)} models can be tuned; the first: {errors[0]}")
         data = _tune(members, target, records, seconds, trials, progress, boards)
     return {**data, "fleet": rows}
 
@@ -148,7 +148,7 @@ def _tune(
 
     kernels = [k for m in members for k in m.kernels]
     known = {k.workload for k in kernels}
-    others = [k for m in members for k in m.others if k.workload not in known]
+    members = [replace(m, others=tuple(k for k in m.others if k.workload not in known)) for m in members]
     _log.info(
         "a fleet of %d models (%s): %d kernels, %d different",
         len(members),
@@ -164,7 +164,7 @@ def _tune(
         seconds=seconds,
         trials=trials,
         progress=progress,
-        alternatives=others,
+        alternatives=[k for m in members for k in m.others],
         boards=boards,
         users=_users(members),
     )

@@ -320,7 +320,7 @@ class _Run:
         if self.show is None:
             return
         start, best = self._totals()
-        failed, models = sum(self.failures.values()), self.models if len(self.models) > 1 else ()
+        failed, models = sum(self.failures.values()), self.models if "" not in self.models else ()
         self.show(Progress(self._elapsed(), self.trials, start, best, failed, task.kernel.name, models))
 
     def _totals(self) -> tuple[float, float]:
@@ -355,7 +355,7 @@ class _Run:
         rows = tuple(_row(t, _share(t, totals, max) if id(t) in used else 0.0) for t in self.tasks)
         stages = {k: round(v, 2) for k, v in self.pool.seconds.items()}
         models = {}
-        if len(self.models) > 1:
+        if "" not in self.models:
             starts = {m: sum(t.users.get(m, 0) * _default_s(t) for t in self._own()) for m in self.models}
             models = {m: (starts[m], totals[m]) for m in self.models}
         return TuningReport(self.trials, seconds, rows, dict(self.failures), stages, models=models)
