@@ -78,6 +78,12 @@ def test_a_shape_goes_to_the_models_that_have_the_input_and_an_unknown_one_is_re
     assert [row["error"] for row in data["fleet"]] == [None, None]
 
 
+@pytest.mark.null
+def test_a_gpu_is_refused_before_any_model_is_read(folder: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be tuned for"):
+        tune_fleet([folder], device="cuda:sm_80", trials=1)
+
+
 @pytest.mark.cpu
 def test_where_no_model_can_be_tuned_the_first_error_is_told(folder: Path) -> None:
     assert run(["-q", "tune", str(folder / "broken.onnx"), str(folder / "gone.onnx"), "--trials", "1"]) == 3

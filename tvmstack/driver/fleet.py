@@ -14,7 +14,7 @@ from tvmstack.core.kernel import Kernel
 from tvmstack.driver.algorithms import alternatives, recorded
 from tvmstack.driver.boards import board_device, board_states, opened_boards, refuse_regions
 from tvmstack.driver.result import seconds_from
-from tvmstack.driver.steps import Progress, Shapes, device_of, open_records, prepare
+from tvmstack.driver.steps import Progress, Shapes, device_of, open_records, prepare, require_tunable
 from tvmstack.measure.machine import require_linker
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def tune_fleet(
     wishes = _wishes(paths, _Wish(shapes or {}, freeze or {}, tuple(onnxruntime_nodes)))
     with opened_boards(board) as boards, open_records(store) as records:
         target = device_of(board_device(boards, device))
+        require_tunable(target)
         require_linker(target.arch)
         pick = recorded(records, target, winograd)
         members: list[_Member] = []

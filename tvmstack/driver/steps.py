@@ -42,6 +42,7 @@ __all__ = [
     "open_records",
     "prepare",
     "replanned",
+    "require_tunable",
     "tune_kernels",
 ]
 
@@ -149,6 +150,16 @@ def key_context(prepared: Prepared) -> Any:
     return KeyContext.current(prepared.device, prepared.lowered.pipeline.digest)
 
 
+def require_tunable(device: Device) -> None:
+    """Refuse to tune for a device whose kernels cannot be run.
+
+    Raises:
+        UsageError: it is a GPU.
+    """
+    if device.sm:
+        raise UsageError(f"{device.id} cannot be tuned for: this version of tvmstack runs nothing on a GPU")
+
+
 def tune_kernels(
     prepared: Prepared, records: Any, seconds: float | None, trials: int | None, progress: Progress
 ) -> dict[str, Any]:
@@ -157,9 +168,7 @@ def tune_kernels(
     from tvmstack.driver.boards import board_states
     from tvmstack.tuning import tune
 
-    if prepared.device.sm:
-        raise UsageError(f"{prepared.device.id} cannot be tuned for: this version of tvmstack runs nothing on a GPU")
-
+    require_tunable(prepared.device)
     lowered = prepared.lowered
     report = tune(
         lowered.kernels,
