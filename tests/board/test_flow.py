@@ -95,6 +95,8 @@ def test_tuning_goes_on_when_a_board_dies(farm: Farm, tmp_path: Path) -> None:
     assert report["trials"] == 12
     assert report["failures"] == {}
     assert [name.partition("@")[0] for name in Health().all()] == ["first"]
+    assert {row["key"] for row in report["boards"]} == {"herd"}
+    assert "second" in {row["name"] for row in report["boards"]}
 
 
 @pytest.mark.slow
