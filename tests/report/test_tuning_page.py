@@ -77,3 +77,12 @@ def test_tune_writes_its_page_and_refuses_a_place_it_cannot_write_first(
     assert run(["-q", "tune", str(model), "--trials", "2", "--report", str(page)]) == 0
     assert " 0 store hits" not in page.read_text()
     assert run(["compile", str(model), "-o", str(tmp_path / "m.so"), "--report", str(page)]) == 2
+
+
+@pytest.mark.cpu
+def test_compile_writes_the_page_of_its_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, page = tmp_path / "m.onnx", tmp_path / "m.html"
+    onnx.save(mlp(), model)
+    words = ["-q", "compile", str(model), "-o", str(tmp_path / "m.so"), "--trials", "3", "--report", str(page)]
+    assert run(words) == 0, capsys.readouterr().err
+    assert "3 trials in" in page.read_text()
