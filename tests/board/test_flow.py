@@ -28,6 +28,7 @@ from tvmstack.board.tracker import BoardSpec, board_from_text
 from tvmstack.board.watch import Boards
 from tvmstack.cli.boundary import run as run_command
 from tvmstack.core.errors import ArtifactError, UsageError
+from tvmstack.driver.fleet import tune_fleet
 
 pytestmark = pytest.mark.cpu
 HERE = platform.machine()
@@ -95,6 +96,21 @@ def test_tuning_goes_on_when_a_board_dies(farm: Farm, tmp_path: Path) -> None:
     assert report["trials"] == 12
     assert report["failures"] == {}
     assert [name.partition("@")[0] for name in Health().all()] == ["first"]
+    assert {row["key"] for row in report["boards"]} == {"herd"}
+    assert "second" in {row["name"] for row in report["boards"]}
+
+
+@pytest.mark.slow
+def test_a_fleet_is_tuned_on_a_board_and_what_the_board_cannot_run_is_left_out(farm: Farm, tmp_path: Path) -> None:
+    spec = farm.board("fleet", HERE, "fleet")
+    models = [save(conv_block(), tmp_path / "cnn.onnx"), save(mlp(), tmp_path / "mlp.onnx")]
+    data = tune_fleet(models, board=spec.text, trials=6, onnxruntime_nodes=["sigmoid_2"])
+    errors = {row["name"]: row["error"] for row in data["fleet"]}
+    assert errors["cnn"] is None
+    assert "has no onnxruntime" in errors["mlp"]
+    assert data["trials"] == 6
+    assert data["failures"] == {}
+    assert [row["name"] for row in data["boards"]] == ["fleet"]
 
 
 @pytest.mark.slow

@@ -24,6 +24,11 @@ def test_the_line_tells_trials_gain_failures_and_the_kernel_at_work() -> None:
     assert progress_line(STATE) == "12 trials, kernels 4 ms, 2.00x faster than the start, 1 refused, now conv2d_3"
 
 
+def test_the_line_names_the_fleet() -> None:
+    state = SimpleNamespace(**{**vars(STATE), "models": ("a", "b")})
+    assert progress_line(state).startswith("fleet of 2, 12 trials")
+
+
 def test_before_anything_is_measured_no_gain_is_claimed() -> None:
     fresh = SimpleNamespace(elapsed_s=0.0, trials=0, start_s=0.0, best_s=0.0, failed=0, task="")
     assert progress_line(fresh) == "0 trials, kernels 0 µs"

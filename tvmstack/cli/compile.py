@@ -18,12 +18,14 @@ from tvmstack.cli.options import (
     json_option,
     model_argument,
     onnxruntime_nodes_option,
+    report_option,
     shape_option,
     shapes_from_texts,
     store_option,
     threads_option,
     winograd_option,
 )
+from tvmstack.core.errors import UsageError
 
 __all__ = ["compile_"]
 
@@ -49,6 +51,7 @@ __all__ = ["compile_"]
 )
 @input_option
 @board_option
+@report_option
 @json_option
 def compile_(
     model: str,
@@ -69,6 +72,7 @@ def compile_(
     verify: bool,
     inputs: tuple[str, ...],
     board: str | None,
+    report: str | None,
     as_json: bool,
 ) -> None:
     """Compile MODEL (an ONNX file) to one shared library.
@@ -79,9 +83,15 @@ def compile_(
     from tvmstack import driver
     from tvmstack.cli.output import emit
     from tvmstack.cli.progress import tuning_display
+    from tvmstack.driver.result import write_text
     from tvmstack.report.artifact import build_page
+    from tvmstack.report.tuning_html import tuning_html
 
     driver.check_output(Path(output), Path(model))
+    if report and not (tune or trials):
+        raise UsageError("--report shows what tuning did: add --tune TIME or --trials N")
+    if report:
+        driver.check_output(Path(report))
     with tuning_display(driver.seconds_from(tune), trials) as progress:
         artifact = driver.compile(
             model,
@@ -104,4 +114,6 @@ def compile_(
             plan=plan,
         )
     artifact.save(output)
+    if report:
+        write_text(Path(report), tuning_html(artifact.report["tuning"], Path(model).name))
     emit(artifact.report, as_json, build_page)

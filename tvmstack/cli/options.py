@@ -24,6 +24,7 @@ __all__ = [
     "json_option",
     "model_argument",
     "onnxruntime_nodes_option",
+    "report_option",
     "shape_option",
     "shapes_from_texts",
     "store_option",
@@ -70,6 +71,9 @@ onnxruntime_nodes_option = click.option(
     multiple=True,
     metavar="NAME",
     help="Give this node to onnxruntime although TVM could take it.",
+)
+report_option = click.option(
+    "--report", metavar="FILE.html", help="Also write a page with each kernel's curve; it needs no network."
 )
 winograd_option = click.option(
     "--winograd/--no-winograd",

@@ -34,7 +34,9 @@ def tuning_display(seconds: float | None, trials: int | None) -> Iterator[Callab
 
 def progress_line(state: Any) -> str:
     """Return one line: trials, best and expected time of the whole model, and where the time goes now."""
-    words = [f"{state.trials} trials", f"kernels {duration(state.best_s)}"]
+    models = getattr(state, "models", ())
+    words = [f"fleet of {len(models)}"] if models else []
+    words += [f"{state.trials} trials", f"kernels {duration(state.best_s)}"]
     if state.start_s > 0 and state.best_s > 0:
         words.append(f"{state.start_s / state.best_s:.2f}x faster than the start")
     if state.failed:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import click
 
 from tvmstack.cli.options import (
@@ -10,8 +14,8 @@ from tvmstack.cli.options import (
     freeze_option,
     frozen_from_texts,
     json_option,
-    model_argument,
     onnxruntime_nodes_option,
+    report_option,
     shape_option,
     shapes_from_texts,
     store_option,
@@ -22,7 +26,7 @@ __all__ = ["tune"]
 
 
 @click.command()
-@model_argument
+@click.argument("models", metavar="MODEL…", nargs=-1, required=True)
 @click.option("--tune", "--time", "tune", metavar="TIME", help="How long at most: 90s, 10m, 1h [default: 5m].")
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="How many trials at most.")
 @shape_option
@@ -32,9 +36,10 @@ __all__ = ["tune"]
 @onnxruntime_nodes_option
 @winograd_option
 @board_option
+@report_option
 @json_option
 def tune(
-    model: str,
+    models: tuple[str, ...],
     tune: str | None,
     trials: int | None,
     shapes: tuple[str, ...],
@@ -44,21 +49,32 @@ def tune(
     onnxruntime_nodes: tuple[str, ...],
     winograd: bool,
     board: str | None,
+    report: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Measure schedules for MODEL's kernels and keep them in the store; write no artifact.
+
+    Several models, or a folder of .onnx files, are tuned together: kernels that are equal once, and the others by what
+    they are worth to each model. --shape, --freeze and --onnxruntime-nodes go to the models that have such a name.
 
     Running it again goes on where it stopped. Ctrl-C loses at most the batch in flight.
     """
     from tvmstack import driver
     from tvmstack.cli.output import emit
     from tvmstack.cli.progress import tuning_display
+    from tvmstack.driver.fleet import is_fleet, tune_fleet
+    from tvmstack.driver.result import check_output, write_text
     from tvmstack.report.tuning import tuning_page
+    from tvmstack.report.tuning_html import tuning_html
 
+    if report:
+        check_output(Path(report))
+    together = is_fleet(models)
+    work: Callable[..., dict[str, Any]] = tune_fleet if together else driver.tune
     budget = tune or (None if trials else "5m")
     with tuning_display(driver.seconds_from(budget), trials) as progress:
-        report = driver.tune(
-            model,
+        data = work(
+            models if together else models[0],
             shapes=shapes_from_texts(shapes),
             device=device,
             tune=budget,
@@ -70,4 +86,7 @@ def tune(
             freeze=frozen_from_texts(freeze),
             board=board,
         )
-    emit(report, as_json, tuning_page)
+    if report:
+        write_text(Path(report), tuning_html(data, ", ".join(Path(m).name for m in models)))
+    emit(data, as_json, tuning_page)
+    return next((row["exit"] for row in data.get("fleet", ()) if row["exit"]), 0)

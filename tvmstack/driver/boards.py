@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvmstack.core.errors import UsageError
+from tvmstack.core.errors import BoardError, UsageError
 
 if TYPE_CHECKING:
     from tvmstack.board.watch import Boards
@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from tvmstack.measure.bench import BenchReport
     from tvmstack.partition import Plan
 
-__all__ = ["board_device", "opened_artifact", "opened_boards", "refuse_regions", "runs_here", "time_on_board"]
+__all__ = [
+    "board_device",
+    "board_states",
+    "opened_artifact",
+    "opened_boards",
+    "refuse_regions",
+    "runs_here",
+    "time_on_board",
+]
 
 
 _PIECE_S = 5.0
@@ -51,6 +59,19 @@ def board_device(boards: Boards | None, device: str | Device | None) -> str | De
     if device is not None:
         raise UsageError("--board already says which device to build for: leave --device out")
     return boards.facts.device()
+
+
+def board_states(boards: Boards | None) -> list[dict[str, Any]]:
+    """Return the health of the boards of a class as plain data; none where no board is used."""
+    if boards is None:
+        return []
+    from tvmstack.board.watch import list_states
+
+    try:
+        rows = list_states(f"{boards.spec.host}:{boards.spec.port}")
+    except BoardError as err:
+        return [{"key": boards.spec.key, "name": "", "state": str(err)}]
+    return [row for row in rows if row["key"] == boards.spec.key]
 
 
 def runs_here(device: Device) -> bool:

@@ -42,6 +42,7 @@ __all__ = [
     "open_records",
     "prepare",
     "replanned",
+    "require_tunable",
     "tune_kernels",
 ]
 
@@ -149,16 +150,25 @@ def key_context(prepared: Prepared) -> Any:
     return KeyContext.current(prepared.device, prepared.lowered.pipeline.digest)
 
 
+def require_tunable(device: Device) -> None:
+    """Refuse to tune for a device whose kernels cannot be run.
+
+    Raises:
+        UsageError: it is a GPU.
+    """
+    if device.sm:
+        raise UsageError(f"{device.id} cannot be tuned for: this version of tvmstack runs nothing on a GPU")
+
+
 def tune_kernels(
     prepared: Prepared, records: Any, seconds: float | None, trials: int | None, progress: Progress
 ) -> dict[str, Any]:
     """Measure schedules for the kernels into the store; return what was tried and gained as plain data."""
     from tvmstack.driver.algorithms import alternatives
+    from tvmstack.driver.boards import board_states
     from tvmstack.tuning import tune
 
-    if prepared.device.sm:
-        raise UsageError(f"{prepared.device.id} cannot be tuned for: this version of tvmstack runs nothing on a GPU")
-
+    require_tunable(prepared.device)
     lowered = prepared.lowered
     report = tune(
         lowered.kernels,
@@ -171,7 +181,7 @@ def tune_kernels(
         alternatives=alternatives(prepared),
         boards=prepared.boards,
     )
-    data: dict[str, Any] = report.to_json()
+    data: dict[str, Any] = {**report.to_json(), "boards": board_states(prepared.boards)}
     _log.info("tuned: %d trials in %.0f s", data["trials"], data["seconds"])
     return data
 

@@ -7,7 +7,7 @@ import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,6 +61,10 @@ class _Task:
     note: str = ""
     slots: dict[str, int] = field(default_factory=dict)
     choices: dict[str, Choice] = field(default_factory=dict)
+    users: Mapping[str, int] = field(default_factory=dict)
+    known: int = 0
+    failed: int = 0
+    steps: list[tuple[float, int, float]] = field(default_factory=list)
 
     @property
     def site(self) -> str:
@@ -80,10 +84,15 @@ class _Task:
         return self.calls * best[1] if best else 0.0
 
     @property
-    def hope_s(self) -> float:
-        """Seconds one more round may save: the part of the time that is left, less the longer nothing was gained."""
+    def hope(self) -> float:
+        """The part of its time that a round may save: less the more was seen and the longer nothing was gained."""
         seen = len(self.search.times) / max(self.search.size, 1)
-        return self.weight_s * (1.0 - min(seen, 0.95)) / (1.0 + self.search.stale) ** 2
+        return (1.0 - min(seen, 0.95)) / (1.0 + self.search.stale) ** 2
+
+    def note_step(self, elapsed_s: float, trials: int, best_s: float | None) -> None:
+        """Keep a point of the curve of the best time, where it changed."""
+        if best_s is not None and (not self.steps or self.steps[-1][2] != best_s):
+            self.steps.append((round(elapsed_s, 3), trials, best_s))
 
 
 class _Run:
@@ -101,12 +110,16 @@ class _Run:
     ) -> None:
         self.tasks, self.store, self.context, self.pool = tasks, store, context, pool
         self.rivals = _rivals(tasks)
+        self.settled: dict[str, str] = {}
+        self.models = tuple(dict.fromkeys(m for t in tasks for m in t.users))
         self.owner = uuid.uuid4().hex
         self.start = time.monotonic()
         self.deadline = self.start + seconds if seconds else math.inf
         self.search_until = self.start + seconds * (1 - _FINAL_SHARE) if seconds else math.inf
         self.budget = trials if trials else math.inf
         self.trials, self.failures, self.show = 0, Counter[str](), show
+        for task in tasks:
+            task.note_step(0.0, 0, task.search.best[1] if task.search.best else None)
 
     def search(self) -> None:
         """Give every task its first trials, then the most promising ones more, two tasks a round."""
@@ -118,7 +131,9 @@ class _Run:
             open_tasks = [t for t in self.tasks if not t.search.is_done and self._in_running(t)]
             if not open_tasks:
                 break
-            self._round(sorted(open_tasks, key=lambda t: -t.hope_s)[: self._width()], _BATCH)
+            totals = self._model_seconds()
+            ranked = sorted(open_tasks, key=lambda t: -t.hope * _share(t, totals))
+            self._round(ranked[: self._width()], _BATCH)
 
     def _in_running(self, task: _Task) -> bool:
         """Whether the task has a time, and none that another algorithm beats by far."""
@@ -150,7 +165,7 @@ class _Run:
             time.sleep(_PAUSE_S)
         failures = self._build(jobs)
         for task, choices in jobs:
-            records = [self._measure(task, c, failures[task.kernel.name]) for c in choices]
+            records = self._measure_all(task, choices, failures[task.kernel.name])
             self.store.add(records)
             task.search.learn({r.choice.text: r.median_s for r in records})
             task.trials += len(records)
@@ -176,6 +191,20 @@ class _Run:
                 task.choices[choice.text] = choice
             wanted.append((task.kernel, {task.slots[c.text]: c for c in choices}))
         return self.pool.build_all(wanted)
+
+    def _measure_all(self, task: _Task, choices: Sequence[Choice], failures: dict[int, str]) -> list[Record]:
+        """Measure a batch, and keep when the best of it was found."""
+        records: list[Record] = []
+        best = task.search.best[1] if task.search.best else math.inf
+        for choice in choices:
+            records.append(self._measure(task, choice, failures))
+            best = min(best, records[-1].median_s)
+            if math.isfinite(best):
+                task.note_step(self._elapsed(), task.trials + len(records), best)
+        return records
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self.start
 
     def _measure(self, task: _Task, choice: Choice, failures: dict[int, str]) -> Record:
         slot = task.slots[choice.text]
@@ -214,6 +243,7 @@ class _Run:
 
     def _failed(self, task: _Task, choice: Choice, reason: str) -> Record:
         self.failures[reason.split(":")[0]] += 1
+        task.failed += 1
         _log.debug("%s %s: %s", task.kernel.name, choice.text, reason)
         return self._record(task, choice, [], reason)
 
@@ -225,7 +255,8 @@ class _Run:
 
     def finish(self) -> None:
         """Measure each task's finalists again, in turns with its default, which wins unless it is clearly beaten."""
-        for task in sorted(self.tasks, key=lambda t: -t.weight_s):
+        totals = self._model_seconds()
+        for task in sorted(self.tasks, key=lambda t: -_share(t, totals)):
             if time.monotonic() > self.deadline:
                 break
             if task.trials and self._in_running(task):
@@ -254,6 +285,7 @@ class _Run:
         kept = [default, *winners]
         self.store.add([self._record(task, c, times[c.text], final=True) for c in kept])
         task.search.times.update({c.text: float(np.median(times[c.text])) for c in contenders})
+        task.note_step(self._elapsed(), task.trials, task.search.best[1] if task.search.best else None)
         task.final = min(kept, key=lambda c: float(np.median(times[c.text])))
         task.note = "" if winners else "the default is as good"
 
@@ -279,6 +311,7 @@ class _Run:
         choices = {a: Choice("algorithm", {"name": a}) for a in kept}
         self.store.add([_record(self.context, kernel, choices[a], rounds[a], is_default=a == now) for a in kept])
         best = min(kept, key=lambda a: float(np.median(rounds[a])))
+        self.settled[site] = best
         for algorithm, tasks in algorithms.items():
             for task in tasks:
                 task.note = "" if algorithm == best else f"not used: {best} is faster"
@@ -287,20 +320,62 @@ class _Run:
         if self.show is None:
             return
         start, best = self._totals()
-        elapsed = time.monotonic() - self.start
-        self.show(Progress(elapsed, self.trials, start, best, sum(self.failures.values()), task.kernel.name))
+        failed, models = sum(self.failures.values()), self.models if "" not in self.models else ()
+        self.show(Progress(self._elapsed(), self.trials, start, best, failed, task.kernel.name, models))
 
     def _totals(self) -> tuple[float, float]:
         """Return the seconds of an inference by default schedules and by the best ones, as far as measured."""
-        known = [t for t in self.tasks if t.search.best and not t.is_alternative]
-        start = sum(t.calls * (t.search.start_s or 0.0) for t in known if math.isfinite(t.search.start_s or 0.0))
-        best = sum(t.weight_s for t in known)
-        for algorithms in self.rivals.values():
-            times = {a: _site_seconds(tasks) for a, tasks in algorithms.items()}
+        start = sum(t.calls * _default_s(t) for t in self._own())
+        return start, sum(t.weight_s for t in self.used())
+
+    def used(self) -> list[_Task]:
+        """Return the tasks that a build would use, as far as measured: of each convolution those of one algorithm."""
+        mine = [t for t in self.tasks if t.search.best]
+        for site, algorithms in self.rivals.items():
             now = next(a for a, tasks in algorithms.items() if not tasks[0].is_alternative)
-            if math.isfinite(times[now]):
-                best -= times[now] - min(times.values())
-        return start, best
+            times = {a: _site_seconds(tasks) for a, tasks in algorithms.items()}
+            chosen = min(times, key=lambda a: times[a]) if math.isfinite(times[now]) else now
+            chosen = self.settled.get(site, chosen)
+            left = {id(t) for a, tasks in algorithms.items() if a != chosen for t in tasks}
+            mine = [t for t in mine if id(t) not in left]
+        compared = {id(t) for algorithms in self.rivals.values() for tasks in algorithms.values() for t in tasks}
+        return [t for t in mine if not t.is_alternative or id(t) in compared]
+
+    def _model_seconds(self) -> dict[str, float]:
+        """Return the seconds of one inference of each model by the best schedules, as far as measured."""
+        totals = dict.fromkeys(self.models, 0.0)
+        for task in self.used():
+            for model, calls in task.users.items():
+                totals[model] += calls * (task.search.best[1] if task.search.best else 0.0)
+        return totals
+
+    def report(self, seconds: float) -> TuningReport:
+        """Return what the run did."""
+        totals, used = self._model_seconds(), {id(t) for t in self.used()}
+        rows = tuple(_row(t, _share(t, totals, max) if id(t) in used else 0.0) for t in self.tasks)
+        stages = {k: round(v, 2) for k, v in self.pool.seconds.items()}
+        models = {}
+        if "" not in self.models:
+            starts = {m: sum(t.users.get(m, 0) * _default_s(t) for t in self._own()) for m in self.models}
+            models = {m: (starts[m], totals[m]) for m in self.models}
+        return TuningReport(self.trials, seconds, rows, dict(self.failures), stages, models=models)
+
+    def _own(self) -> list[_Task]:
+        return [t for t in self.tasks if t.search.best and not t.is_alternative]
+
+
+def _default_s(task: _Task) -> float:
+    start = task.search.start_s or 0.0
+    return start if math.isfinite(start) else 0.0
+
+
+def _share(task: _Task, totals: Mapping[str, float], over: Callable[[list[float]], float] = sum) -> float:
+    """Return the task's part of an inference's time, put together `over` the models that it is a kernel of."""
+    if task.search.best is None:
+        return 0.0
+    each = task.search.best[1]
+    parts = [calls * each / totals[m] if totals.get(m) else 0.0 for m, calls in task.users.items()]
+    return over(parts) if parts else 0.0
 
 
 def _rivals(tasks: Sequence[_Task]) -> dict[str, dict[str, list[_Task]]]:
@@ -358,19 +433,22 @@ def tune(
     progress: Callable[[Progress], None] | None = None,
     alternatives: Sequence[Kernel] = (),
     boards: Boards | None = None,
+    users: Mapping[str, Mapping[str, int]] | None = None,
 ) -> TuningReport:
     """Measure schedules of the kernels into the store until the time or the trials are used up.
 
     `alternatives` are kernels of other algorithms for the same convolutions; which is the fastest is recorded too.
     Every batch is committed before the next begins; a second call goes on from what the store holds. With `boards`
-    candidates run there; when one is lost, another of its class goes on.
+    candidates run there; when one is lost, another of its class goes on. Kernels may be of several models: `users` then
+    says by workload how often an inference of each model runs it, and a second of a model counts by that model's time,
+    so that a small model gets its part beside a large one.
 
     Raises:
         BoardLost: the last board is gone.
         TuningError: the store cannot be written. KeyboardInterrupt passes through with everything measured kept.
     """
     context = KeyContext.current(device, pipeline_digest)
-    tasks = _tasks(kernels, alternatives, device, store, context)
+    tasks = _tasks(kernels, alternatives, device, store, context, users)
     pool = BoardPool(device, boards) if boards is not None else Pool(device)
     run = _Run(tasks, store, context, pool, seconds, trials, progress)
     try:
@@ -379,21 +457,24 @@ def tune(
     finally:
         pool.close()
         store.release_claims(run.owner)
-    elapsed = time.monotonic() - run.start
-    rows = tuple(_row(t) for t in tasks if t.trials)
-    stages = {k: round(v, 2) for k, v in pool.seconds.items()}
-    return TuningReport(run.trials, elapsed, rows, dict(run.failures), stages)
+    return run.report(time.monotonic() - run.start)
 
 
 def _tasks(
-    kernels: Sequence[Kernel], alternatives: Sequence[Kernel], device: Device, store: Store, context: KeyContext
+    kernels: Sequence[Kernel],
+    alternatives: Sequence[Kernel],
+    device: Device,
+    store: Store,
+    context: KeyContext,
+    users: Mapping[str, Mapping[str, int]] | None,
 ) -> list[_Task]:
     """Cut tasks: one a workload, those that cannot repay trials left out, what the store holds taken in."""
     calls: Counter[str] = Counter()
     extra = {k.workload for k in alternatives}
     for kernel in (*kernels, *alternatives):
         calls[kernel.workload] += kernel.calls
-    total = sum(k.calls * k.flops for k in kernels)
+    mine = users or {workload: {"": times} for workload, times in calls.items()}
+    shares = _flop_shares(kernels, alternatives, mine)
     model = _taught(store, context, extra | {k.workload for k in kernels})
     tasks = []
     for workload, kernel in {k.workload: k for k in (*kernels, *alternatives)}.items():
@@ -401,7 +482,7 @@ def _tasks(
         default = schedules.default_choice(kernel.func, device)
         if pool:
             search = Search(kernel, default, pool, model)
-        elif kernel.template == "generic" and calls[workload] * kernel.flops >= _SKETCH_SHARE * total:
+        elif kernel.template == "generic" and shares[workload] >= _SKETCH_SHARE:
             search = Sketches(kernel, default, device)
         else:
             continue
@@ -409,14 +490,30 @@ def _tasks(
         near = [r.choice for r in store.neighbours(kernel, context)]
         seeds = [c for c in near if c.text in known or c.template == "meta_schedule"]
         search.seeds = seeds[:3]
-        task = _Task(kernel, calls[workload], search, is_alternative=workload in extra)
+        task = _Task(kernel, calls[workload], search, is_alternative=workload in extra, users=mine[workload])
         known_records = store.trials(kernel, context)
         for record in known_records:
             search.times[record.choice.text] = record.median_s
             task.choices[record.choice.text] = record.choice
+        task.known = len(search.times)
         model.learn(kernel.template, workload, ((r.choice, r.median_s) for r in known_records))
         tasks.append(task)
-    return sorted(tasks, key=lambda t: -t.kernel.flops * t.calls)
+    return sorted(tasks, key=lambda t: -shares[t.kernel.workload])
+
+
+def _flop_shares(
+    kernels: Sequence[Kernel], alternatives: Sequence[Kernel], users: Mapping[str, Mapping[str, int]]
+) -> dict[str, float]:
+    """Return each workload's part of the operations of a model, of several models the largest."""
+    flops = {k.workload: k.flops for k in (*alternatives, *kernels)}
+    totals: dict[str, float] = {}
+    for workload in {k.workload for k in kernels}:
+        for name, calls in users[workload].items():
+            totals[name] = totals.get(name, 0.0) + calls * flops[workload]
+    return {
+        workload: max((calls * flops[workload] / (totals.get(name) or 1.0) for name, calls in users[workload].items()))
+        for workload in flops
+    }
 
 
 def _taught(store: Store, context: KeyContext, mine: Collection[str]) -> CostModel:
@@ -431,7 +528,20 @@ def _taught(store: Store, context: KeyContext, mine: Collection[str]) -> CostMod
     return model
 
 
-def _row(task: _Task) -> TaskReport:
+def _row(task: _Task, share: float) -> TaskReport:
     best, start = task.search.best, task.search.start_s
     finite = start if start is not None and math.isfinite(start) else None
-    return TaskReport(task.kernel.name, task.calls, task.trials, finite, best[1] if best else None, task.note)
+    return TaskReport(
+        name=task.kernel.name,
+        calls=task.calls,
+        trials=task.trials,
+        start_s=finite,
+        best_s=best[1] if best else None,
+        note=task.note,
+        share=share,
+        known=task.known,
+        seeds=len(task.search.seeds),
+        failed=task.failed,
+        steps=tuple(task.steps),
+        models={name: calls for name, calls in task.users.items() if name},
+    )
