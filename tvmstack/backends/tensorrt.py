@@ -75,7 +75,8 @@ class TensorRt:
 
         target_named(target.name, self.targets(), self.name)
         build = _Build(self.probe())
-        parser = build.parser(build.network())
+        network = build.network()  # the parser does not keep it alive
+        parser = build.parser(network)
         taken_whole = parser.supports_model_v2(model)
         nodes = [(n.name, n.op_type) for n in onnx.load_from_string(model).graph.node]
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
