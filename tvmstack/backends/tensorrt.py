@@ -229,7 +229,9 @@ def _profiles(region: Region, options: Options) -> dict[str, list[list[int]]]:
             raise UsageError(f"a profile is for {name!r}, which is no input; {nearest(name, shapes)}")
         if not _fits(profile, shapes[name]):
             shape = "x".join(str(d) for d in shapes[name])
-            raise UsageError(f"the profile of {name} must be [min, opt, max], rising shapes that fit {shape}: {profile}")
+            raise UsageError(
+                f"the profile of {name} must be [min, opt, max], rising shapes that fit {shape}: {profile}"
+            )
     dynamic = [spec.name for spec in region.inputs if not spec.is_static]
     if asked and (without := [name for name in dynamic if name not in asked]):
         raise UsageError(f"input {without[0]} has dynamic dims, but no profile")
