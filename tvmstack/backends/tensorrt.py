@@ -80,7 +80,7 @@ class TensorRt:
         taken_whole = parser.supports_model_v2(model)
         nodes = [(n.name, n.op_type) for n in onnx.load_from_string(model).graph.node]
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
-        refused = {nodes[_place(e, nodes)][0]: _reason(e) for e in errors if _place(e, nodes) is not None}
+        refused = {nodes[at][0]: _reason(e) for e in errors if (at := _place(e, nodes)) is not None}
         parts = [parser.get_subgraph_nodes(i) for i in range(parser.num_subgraphs)]
         taken = {nodes[index][0] for part in parts for index in part}
         if not taken_whole and not refused and len(taken) == len(nodes):

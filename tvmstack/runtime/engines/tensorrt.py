@@ -57,6 +57,8 @@ class _Engine:
                 raise SetupError(f"the engine takes no input {name} of shape {list(array.shape)}")
             self._cuda.send(self._place(lane, name, array.nbytes), array, lane.stream)
         shapes = [tuple(lane.context.get_tensor_shape(name)) for name in self._outputs]
+        if any(dim < 0 for shape in shapes for dim in shape):
+            raise SetupError("the engine has outputs whose size depends on data, which cannot be fetched here")
         results = [np.empty(shape, dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)]
         places = [self._place(lane, n, r.nbytes) for n, r in zip(self._outputs, results, strict=True)]
         if not lane.context.execute_async_v3(lane.stream):
@@ -109,5 +111,6 @@ def open_engine(blob: bytes, row: Mapping[str, Any], threads: int) -> _Engine:
     runtime = vendor.Runtime(logger)
     engine = runtime.deserialize_cuda_engine(blob)
     if engine is None:
+        cuda.close()
         raise SetupError(f"{module} {here} refuses region {row['digest']} for {row['target']}: compile the model again")
     return _Engine(cuda, [logger, runtime, engine], row)
