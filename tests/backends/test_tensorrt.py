@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
@@ -121,3 +124,62 @@ def test_refused_nodes_are_named_and_their_neighbours_taken() -> None:
     assert said["relu"].support is Support.SUPPORTED
     assert said["det"].support is Support.UNSUPPORTED
     assert "Det" in said["det"].reason
+
+
+DRIVER = """
+#include <stdlib.h>
+#include <string.h>
+int cuDeviceGet(int *d, int i) { *d = i; return 0; }
+int cuDevicePrimaryCtxRetain(void **c, int d) { *c = (void *)1; return 0; }
+int cuDevicePrimaryCtxRelease_v2(int d) { return 0; }
+int cuCtxSetCurrent(void *c) { return c != (void *)1; }
+int cuStreamCreate(void **s, unsigned f) { *s = (void *)7; return 0; }
+int cuStreamDestroy_v2(void *s) { return s != (void *)7; }
+int cuStreamSynchronize(void *s) { return s != (void *)7; }
+int cuMemAlloc_v2(unsigned long long *p, size_t n) { if (n > 1000000) return 2; *p = (size_t)malloc(n); return 0; }
+int cuMemFree_v2(unsigned long long p) { free((void *)p); return 0; }
+int cuMemcpyHtoDAsync_v2(unsigned long long p, void *h, size_t n, void *s) { memcpy((void *)p, h, n); return 0; }
+int cuMemcpyDtoHAsync_v2(void *h, unsigned long long p, size_t n, void *s) { memcpy(h, (void *)p, n); return 0; }
+"""
+
+
+class Doubling:
+    """In TensorRT's place: y = x + x, computed where the addresses point."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+
+    def create_execution_context(self) -> Doubling:
+        return Doubling()
+
+    def set_input_shape(self, name: str, shape: Any) -> bool:
+        self.shape = tuple(shape)
+        return name == "x"
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        return self.shape
+
+    def set_tensor_address(self, name: str, address: int) -> None:
+        self.places[name] = address
+
+    def execute_async_v3(self, stream: int) -> bool:
+        count = int(np.prod(self.shape))
+        x, y = (np.ctypeslib.as_array((ctypes.c_float * count).from_address(self.places[n])) for n in "xy")
+        y[:] = x + x
+        return stream == 7
+
+
+def test_tensors_travel_to_the_gpu_and_back(tmp_path: Path) -> None:
+    """The driver here is malloc and memcpy in C, so that addresses wider than 32 bits and argument types count."""
+    (tmp_path / "cuda.c").write_text(DRIVER)
+    library = tmp_path / "cuda.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "cuda.c"], check=True)
+    row = {"engine_inputs": ["x"], "engine_outputs": ["y"], "outputs": [{"dtype": "float32"}]}
+    opened = engine._Engine(cuda.Cuda(ctypes.CDLL(str(library)), 0), [Doubling()], row)
+    for count in (4, 100, 8):
+        x = np.arange(2 * count, dtype=np.float32).reshape(2, count)[:, ::-1]
+        (y,) = opened.run([x])
+        assert np.array_equal(y, x + x)
+    with pytest.raises(SetupError, match="cuMemAlloc_v2: CUDA error 2"):
+        opened.run([np.zeros(1_000_000, np.float32)])
+    opened.close()
