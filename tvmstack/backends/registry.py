@@ -39,6 +39,7 @@ _PLUGINS = Plugins(
         "onnxruntime": "tvmstack.backends.onnxruntime:OnnxRuntime",
         "openvino": "tvmstack.backends.openvino:OpenVino",
         "qnn": "tvmstack.backends.qnn:QnnBackend",
+        "tensorrt": "tvmstack.backends.tensorrt:TensorRt",
     },
 )
 

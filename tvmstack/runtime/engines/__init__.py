@@ -32,6 +32,7 @@ _PLUGINS = Plugins(
         "onnxruntime": "tvmstack.runtime.engines.onnxruntime:open_engine",
         "openvino": "tvmstack.runtime.engines.openvino:open_engine",
         "qnn": "tvmstack.runtime.engines.qnn:open_engine",
+        "tensorrt": "tvmstack.runtime.engines.tensorrt:open_engine",
     },
 )
 
