@@ -69,6 +69,11 @@ def moved_page(data: Mapping[str, Any]) -> RenderableType:
     lines = [f"{count(data['records'], 'record')} {data['what']} {data['file']}"]
     if "new" in data:
         lines[0] += f", {data['new']} of them new"
+    if data.get("blobs"):
+        lines[0] += f"; {count(data['blobs'], 'file')} of compiled regions as well"
+    if data.get("blobs_left_out"):
+        left = count(data["blobs_left_out"], "file")
+        lines[0] += f"; {left} of compiled regions left out (cache merge carries them)"
     refused = data.get("refused", [])
     if refused:
         lines[0] += f"; {count(len(refused), 'line')} refused:"

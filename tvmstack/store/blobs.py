@@ -82,6 +82,24 @@ class BlobFolder:
         sizes = [size for _, size, _ in self._files()]
         return {"blobs": len(sizes), "blobs_bytes": sum(sizes)}
 
+    def merge(self, other: BlobFolder) -> int:
+        """Take what another folder has and this one has not; a damaged file of the other is dropped, as `get` does.
+
+        Returns:
+            How many files are new here.
+        """
+        new = 0
+        if other.path.resolve() == self.path.resolve():
+            return new
+        for file, _, _ in other._files():
+            if file.name.startswith(".") or (self.path / file.name).exists():
+                continue
+            data = other.get(file.name)
+            if data is not None:
+                self.put(file.name, data)
+                new += (self.path / file.name).exists()
+        return new
+
     def prune(self, older_than_s: float = 0.0, most_bytes: int | None = None, dry_run: bool = False) -> int:
         """Delete what was not used for this long, then the longest unused until the rest fits.
 
