@@ -40,15 +40,24 @@ def cache() -> None:
 @cache.command("ls")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Records to list at most.")
 @click.option("--quarantined", is_flag=True, help="Only records in quarantine, with the reason.")
+@click.option("--blobs", is_flag=True, help="Regions that back ends compiled, the last used first.")
 @store_option
 @json_option
-def ls(limit: int, quarantined: bool, store: str | None, as_json: bool) -> None:
+def ls(limit: int, quarantined: bool, blobs: bool, store: str | None, as_json: bool) -> None:
     """List records, the newest first."""
     from tvmstack.cli.output import emit
-    from tvmstack.report.store import records_page
+    from tvmstack.report.store import blobs_page, records_page
     from tvmstack.store import stats
 
+    if blobs and quarantined:
+        raise UsageError("--blobs and --quarantined exclude each other: compiled regions are never in quarantine")
     with _opened(store) as records:
+        if blobs:
+            from tvmstack.driver.handoff import kept_blobs
+
+            kept = kept_blobs(records)
+            emit({"store": records.name, "total": len(kept), "blobs": kept[:limit]}, as_json, blobs_page)
+            return
         rows = [_row(record) for record in records.records(limit, quarantined)]
         facts = stats(records)
     total = facts["quarantined" if quarantined else "records"]

@@ -23,7 +23,7 @@ from tvmstack.store.blobs import blob_folder, key_of
 if TYPE_CHECKING:
     from tvmstack.partition import Border
 
-__all__ = ["blob_key", "border", "check_blob", "hand_over", "price", "region_blobs", "region_facts"]
+__all__ = ["blob_key", "border", "check_blob", "hand_over", "kept_blobs", "price", "region_blobs", "region_facts"]
 
 _log = logging.getLogger("tvmstack.driver")
 _FLOOR = "onnxruntime"
@@ -85,6 +85,25 @@ def hand_over(
     check_blob(region, blob, backend, target, options, samples)
     folder.put(key, pack(blob))
     return blob
+
+
+def kept_blobs(records: Any = None) -> list[dict[str, Any]]:
+    """Return what a store's folder keeps of compiled regions, the last used first; measured costs are left out.
+
+    Returns:
+        {"key", "backend", "target", "versions", "bytes", "used"} of each as plain data; "used" in seconds of the epoch.
+    """
+    folder, rows = blob_folder(records), []
+    for key, size, used in folder.files():
+        data = folder.get(key, used=False)
+        try:
+            blob = None if data is None else unpack(data)
+        except (BackendError, ValueError):
+            continue
+        if isinstance(blob, Blob):
+            facts = {"backend": blob.backend, "target": blob.target, "versions": dict(blob.versions)}
+            rows.append({"key": key, **facts, "bytes": size, "used": used})
+    return rows
 
 
 def blob_key(region: Region, backend: Backend, target: Target, options: Options) -> str:
