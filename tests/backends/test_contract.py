@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from tvmstack.backends.base import Support
 from tvmstack.backends.registry import open_backend
 from tvmstack.cli.boundary import run
 from tvmstack.core.errors import ArtifactError, SetupError
-from tvmstack.driver.contract import check_backend
+from tvmstack.driver.contract import check_backend, small_regions
 from tvmstack.runtime import load
 
 pytestmark = pytest.mark.cpu
@@ -47,6 +50,38 @@ def test_a_back_end_that_breaks_it_is_found_out(monkeypatch: pytest.MonkeyPatch)
     assert broken["query float convolution"] == "it gives no answer for node conv"
     assert "it raised ValueError, not a BackendError: out of luck" in broken["refusal"]
     Path("left.txt").unlink()
+
+
+def test_prints_are_found_out(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    from tvmstack.backends.openvino import OpenVino
+
+    probe, targets = OpenVino.probe, OpenVino.targets
+
+    def loud(self: OpenVino) -> Any:
+        os.write(1, b"hello from the vendor\n")
+        return targets(self)
+
+    def printing(self: OpenVino) -> Any:
+        sys.stdout.write("and from Python\n")
+        return probe(self)
+
+    monkeypatch.setattr(OpenVino, "targets", loud)
+    monkeypatch.setattr(OpenVino, "probe", printing)
+    region = {"wave": small_regions()["float activation"]}
+    broken = {row.name: row.words for row in check_backend("openvino", regions=region) if not row.ok}
+    assert broken["targets"] == "it prints: hello from the vendor"
+    assert broken["probe"] == "it prints: and from Python"
+    capfd.readouterr()
+
+
+def test_a_key_that_changes_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tvmstack.backends.openvino import OpenVino
+
+    probe, asked = OpenVino.probe, itertools.count()
+    monkeypatch.setattr(OpenVino, "probe", lambda self: dataclasses.replace(probe(self), version=f"1.{next(asked)}"))
+    region = {"wave": small_regions()["float activation"]}
+    broken = {row.name: row.words for row in check_backend("openvino", regions=region) if not row.ok}
+    assert broken["key wave"] == "the same region asks for another key the second time: no rebuild finds its blob"
 
 
 def test_an_artifact_holds_a_blob_that_the_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from tests.conftest import mlp
 from tvmstack.backends.base import Blob, NodeVerdict, Options, Support
 from tvmstack.backends.registry import open_backend
+from tvmstack.cli.boundary import run
 from tvmstack.core.errors import BackendError, SetupError
 from tvmstack.core.model import TensorSpec
 from tvmstack.core.region import Region
@@ -147,3 +150,21 @@ def test_the_engine_refuses_what_it_cannot_open(records: Records) -> None:
         open_engine(blob.data, {**row, "engine": "openvinoo"}, 1)
     with pytest.raises(SetupError, match="runs only where that is"):
         open_engine(blob.data, {**row, "engine": ""}, 1)
+
+
+def test_the_list_of_kept_regions_says_who_made_them_and_makes_none_younger(
+    records: Records, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend, region = Counted(), whole_region()
+    blob = hand_over(region, backend, backend.target, OPTIONS, SAMPLES, records)
+    price(region, blob, backend, backend.target, OPTIONS, SAMPLES, records)
+    for file in Path(f"{records.name}.blobs").iterdir():
+        os.utime(file, (1e9, 1e9))
+    assert run(["cache", "ls", "--blobs", "--store", records.name, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["blobs"]
+    assert (row["backend"], row["target"], row["versions"]) == ("openvino", "cpu", dict(blob.versions))
+    assert row["bytes"] > len(blob.data)
+    assert row["used"] == 1e9
+    assert run(["cache", "ls", "--blobs", "--store", records.name]) == 0
+    assert "1 compiled region beside" in capsys.readouterr().out
+    assert run(["cache", "ls", "--blobs", "--quarantined", "--store", records.name]) == 2

@@ -10,14 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tvmstack import driver
+from tvmstack.artifact.manifest import read_manifest
 from tvmstack.backends.base import Options, Support
 from tvmstack.backends.registry import available, choose, open_backend, owner_of
 from tvmstack.core.model import TensorSpec
 from tvmstack.core.region import Region
 from tvmstack.driver.contract import check_backend
+from tvmstack.runtime import load
 from tvmstack.runtime.engines import engine_names
 
 pytestmark = pytest.mark.cpu
@@ -91,3 +96,42 @@ def test_its_cost_table_answers() -> None:
     assert cost is not None
     assert cost.source == "estimated"
     assert 4e-6 < cost.seconds < 1e-4
+
+
+def two_chains(channels: int = 16) -> onnx.ModelProto:
+    model = onnx.load_from_string(chain(channels).model)
+    graph = model.graph
+    graph.initializer.append(numpy_helper.from_array(np.arange(channels, dtype=np.int8).reshape(1, -1, 1, 1), "add"))
+    nodes = [
+        helper.make_node("Add", ["y", "add"], ["a"], "add1"),
+        helper.make_node("Max", ["a", "add"], ["m"], "between"),
+        helper.make_node("Relu", ["m"], ["r"], "relu2"),
+        helper.make_node("Add", ["r", "add"], ["z"], "add2"),
+    ]
+    graph.node.extend(nodes)
+    del graph.output[:]
+    graph.output.append(helper.make_tensor_value_info("z", TensorProto.INT8, (1, channels, 5, 5)))
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def test_two_regions_around_an_operator_that_it_does_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVMSTACK_STORE", str(tmp_path / "store.db"))
+    path, model = tmp_path / "m.so", two_chains()
+    driver.compile(model, backends=["toy_npu"], shipped=False).save(path)
+    rows = [r for r in read_manifest(path).plan["regions"] if r["backend"] == "toy_npu"]
+    before, after = ({"conv", "relu", "add1"}, {"relu2", "add2"})
+    held = [set(r["nodes"]) for r in rows]
+    assert set().union(*held) == before | after, held
+    assert all(nodes <= before or nodes <= after for nodes in held), held
+    x = np.random.default_rng(3).integers(-128, 128, (1, 16, 9, 9)).astype(np.int8)
+    (want,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    with load(path) as session:
+        got = session.run({"x": x})["z"]
+    assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
+    assert np.unique(want).size > 20
+
+
+def test_adds_of_odd_channels_are_refused() -> None:
+    backend, target = open_backend("toy_npu")
+    verdicts = backend.query(two_chains(20).SerializeToString(), target)
+    assert verdicts["add1"].reason == "20 channels: they must be a multiple of 16"

@@ -134,7 +134,7 @@ def test_a_signal_during_real_work_ends_with_130(tmp_path: Path) -> None:
     code = (
         "import sys, time\n"
         "from tvmstack import driver\n"
-        "def scan(*_): print('working', flush=True); time.sleep(60)\n"
+        "def scan(*_, **__): print('working', flush=True); time.sleep(60)\n"
         "driver.scan = scan\n"
         "from tvmstack.cli import main\n"
         "sys.argv = ['tvmstack', 'scan', 'm.onnx']\n"

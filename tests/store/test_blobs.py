@@ -60,3 +60,24 @@ def test_the_longest_unused_go_first(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert sorted(f.name for f in folder.path.iterdir()) == ["a", "b"]
     assert folder.prune(most_bytes=200) == 1
     assert [f.name for f in folder.path.iterdir()] == ["a"]
+
+
+def test_merge_takes_blobs_along_and_export_says_they_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = (str(tmp_path / f"{name}.db") for name in ("one", "other"))
+    for store in (one, other):
+        assert run(["cache", "stats", "--store", store]) == 0
+    mine, theirs = BlobFolder(Path(f"{one}.blobs")), BlobFolder(Path(f"{other}.blobs"))
+    mine.put("both", b"mine")
+    for key in ("both", "new", "damaged"):
+        theirs.put(key, b"theirs")
+    (theirs.path / "damaged").write_bytes(b"x" * 70)
+    capsys.readouterr()
+    assert run(["cache", "merge", one, other, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["blobs"] == 1
+    assert {f.name: mine.get(f.name) for f in mine.path.iterdir()} == {"both": b"mine", "new": b"theirs"}
+    assert run(["cache", "merge", one, other]) == 0
+    assert "compiled regions" not in capsys.readouterr().out
+    assert run(["cache", "export", str(tmp_path / "out.jsonl"), "--store", one]) == 0
+    assert "2 files of compiled regions left out (cache merge carries them)" in " ".join(
+        capsys.readouterr().out.split()
+    )

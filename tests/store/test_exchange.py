@@ -138,7 +138,13 @@ def test_merging_on_the_command_line_leaves_the_sources_alone(opened, tmp_path, 
     opened(places[0]).add([record(1.0)])
     opened(places[1]).add([record(1.0, decisions={"m": 2})])
     assert run(["cache", "merge", places[0], places[1], "-o", places[2], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"records": 2, "new": 2, "what": "merged into", "file": places[2]}
+    assert json.loads(capsys.readouterr().out) == {
+        "records": 2,
+        "new": 2,
+        "blobs": 0,
+        "what": "merged into",
+        "file": places[2],
+    }
     assert [len(opened(place).records()) for place in places] == [1, 1, 2]
     assert run(["cache", "merge", places[0], str(tmp_path / "none.db")]) == 2
     assert "there is no store" in capsys.readouterr().err

@@ -40,15 +40,24 @@ def cache() -> None:
 @cache.command("ls")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Records to list at most.")
 @click.option("--quarantined", is_flag=True, help="Only records in quarantine, with the reason.")
+@click.option("--blobs", is_flag=True, help="Regions that back ends compiled, the last used first.")
 @store_option
 @json_option
-def ls(limit: int, quarantined: bool, store: str | None, as_json: bool) -> None:
+def ls(limit: int, quarantined: bool, blobs: bool, store: str | None, as_json: bool) -> None:
     """List records, the newest first."""
     from tvmstack.cli.output import emit
-    from tvmstack.report.store import records_page
+    from tvmstack.report.store import blobs_page, records_page
     from tvmstack.store import stats
 
+    if blobs and quarantined:
+        raise UsageError("--blobs and --quarantined exclude each other: compiled regions are never in quarantine")
     with _opened(store) as records:
+        if blobs:
+            from tvmstack.driver.handoff import kept_blobs
+
+            kept = kept_blobs(records)
+            emit({"store": records.name, "total": len(kept), "blobs": kept[:limit]}, as_json, blobs_page)
+            return
         rows = [_row(record) for record in records.records(limit, quarantined)]
         facts = stats(records)
     total = facts["quarantined" if quarantined else "records"]
@@ -97,15 +106,18 @@ def why(
 def export(file: str, finals: bool, devices: tuple[str, ...], store: str | None, as_json: bool) -> None:
     """Write records to FILE as JSON lines, each with its digest, in an order that depends on nothing but their keys.
 
-    Two exports differ where the records do. Quarantined records are left out.
+    Two exports differ where the records do. Quarantined records are left out, and so are regions that back ends
+    compiled: `cache merge` carries these.
     """
     from tvmstack.cli.output import emit
     from tvmstack.report.store import moved_page
     from tvmstack.store import export_records
+    from tvmstack.store.blobs import blob_folder
 
     with _opened(store) as records:
         number = export_records(records, Path(file), finals, devices)
-    emit({"records": number, "what": "written to", "file": file}, as_json, moved_page)
+        left = blob_folder(records).stats()["blobs"]
+    emit({"records": number, "what": "written to", "file": file, "blobs_left_out": left}, as_json, moved_page)
 
 
 @cache.command("import")
@@ -138,23 +150,28 @@ def import_(file: str, store: str | None, as_json: bool) -> None:
 def merge(first: str, second: str, output: str | None, as_json: bool) -> None:
     """Put the records of the stores A and B together. Each is a file or a URL like postgresql://user@host/name.
 
-    Of two records of the same key and schedule the finalist stays, else the later one.
+    Of two records of the same key and schedule the finalist stays, else the later one. Regions that back ends compiled
+    are copied as well, from one store's folder to the other's.
     """
     from tvmstack.cli.output import emit
     from tvmstack.report.store import moved_page
     from tvmstack.store import merge_stores
+    from tvmstack.store.blobs import blob_folder
 
     sources = [first, second] if output else [second]
     for source in sources:
         if "://" not in source and not Path(source).is_file():
             raise UsageError(f"there is no store {source}")
     target = output or first
-    totals = {"records": 0, "new": 0}
+    totals = {"records": 0, "new": 0, "blobs": 0}
     with _opened(target) as into:
         for source in sources:
             with _opened(source) as records:
                 taken = merge_stores(into, records)
-            totals = {"records": totals["records"] + taken.read, "new": totals["new"] + taken.new}
+                blobs = blob_folder(into).merge(blob_folder(records))
+            totals["records"] += taken.read
+            totals["new"] += taken.new
+            totals["blobs"] += blobs
     emit({**totals, "what": "merged into", "file": target}, as_json, moved_page)
 
 

@@ -6,6 +6,7 @@ The order of `compile` is the order of ARCHITECTURE.md; what each step does is i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,12 +141,28 @@ def compile(
 
 
 def scan(
-    model: Any, shapes: Shapes = None, freeze: Mapping[str, Any] | None = None, sample_inputs: Any = None
+    model: Any,
+    shapes: Shapes = None,
+    freeze: Mapping[str, Any] | None = None,
+    sample_inputs: Any = None,
+    backends: Sequence[str] = (),
 ) -> ScanReport:
-    """Say for each node who can run it and why not TVM; see `compile` for the arguments. Dims may stay dynamic."""
+    """Say for each node who can run it and why not TVM; see `compile` for the arguments. Dims may stay dynamic.
+
+    Each of `backends` ("NAME", "NAME:TARGET", or "auto" for all that run here) is asked about each node as well.
+
+    Raises:
+        ModelError: the model cannot be read.
+        UsageError: shapes or frozen values do not fit, or there is no such back end or target.
+        SetupError: a back end that is named is not installed; the message says how to get it.
+        BackendError: one cannot answer.
+    """
+    from tvmstack.driver.takers import answers_of, open_takers
     from tvmstack.frontend import scan as scan_model
 
-    return scan_model(model, shapes, sample_inputs, freeze=freeze)
+    takers = open_takers(backends, 1, None)
+    report = scan_model(model, shapes, sample_inputs, freeze=freeze)
+    return replace(report, backends=answers_of(takers, report.model)) if takers else report
 
 
 def tune(

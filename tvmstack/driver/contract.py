@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +14,12 @@ import numpy as np
 
 from tvmstack.backends.base import Backend, NodeVerdict, Options, Support, Target
 from tvmstack.backends.registry import backend_named, target_named
+from tvmstack.backends.vendor import captured
 from tvmstack.backends.worker import hosted
 from tvmstack.core.errors import BackendError, TvmstackError, UsageError
 from tvmstack.core.model import TensorSpec
 from tvmstack.core.region import Region
-from tvmstack.driver.handoff import check_blob
+from tvmstack.driver.handoff import blob_key, check_blob
 
 __all__ = ["ContractRow", "check_backend", "small_regions"]
 
@@ -61,6 +64,7 @@ def check_backend(name: str, target: str = "", regions: dict[str, Region] | None
         if verdicts and all(v.support is Support.SUPPORTED for v in verdicts.values()):
             taken += 1
             rows.append(_row(f"compile {label}", _compiling(region, backend, chosen)))
+            rows.append(_row(f"key {label}", _same_key(region, inner, name, chosen)))
     refusal = _row("refusal", lambda: _refusal(backend, chosen))
     some = ContractRow("takes something", taken > 0, "" if taken else "it took none of the regions it was asked about")
     return [*rows, refusal, some]
@@ -69,11 +73,15 @@ def check_backend(name: str, target: str = "", regions: dict[str, Region] | None
 def _row(name: str, check: Callable[[], str]) -> ContractRow:
     files = set(os.listdir())
     try:
-        words = check()
+        with captured() as seen, contextlib.redirect_stdout(io.StringIO()) as printed:
+            words = check()
     except TvmstackError as err:
         return ContractRow(name, False, str(err))
     except Exception as err:  # noqa: BLE001  (the border to a stranger's code: what it raises is the finding)
         return ContractRow(name, False, f"it raised {type(err).__name__}, not a BackendError: {err}")
+    said = (seen.text + printed.getvalue()).strip()
+    if said:
+        return ContractRow(name, False, f"it prints: {said.splitlines()[0][:200]}")
     left = sorted(set(os.listdir()) - files)
     return (
         ContractRow(name, False, f"it left files behind: {', '.join(left)}") if left else ContractRow(name, True, words)
@@ -131,6 +139,23 @@ def _compiling(region: Region, backend: Backend, target: Target) -> Callable[[],
         blob = backend.compile(region, target, options, samples)
         compared = check_blob(region, blob, backend, target, options, samples)
         return f"{len(blob.data)} bytes, " + ("equals onnxruntime" if compared else "nothing here runs it")
+
+    return work
+
+
+def _same_key(region: Region, inner: Backend, name: str, target: Target) -> Callable[[], str]:
+    """Ask twice, the second time of a back end made anew: what is unlike between builds is compiled at each of them."""
+
+    def work() -> str:
+        again = backend_named(name)
+        options = Options(threads=1)
+        keys = [
+            blob_key(region, inner, target, options),
+            blob_key(region, again, target_named(again, target.name), options),
+        ]
+        if keys[0] != keys[1]:
+            raise BackendError("the same region asks for another key the second time: no rebuild finds its blob")
+        return keys[0]
 
     return work
 

@@ -23,7 +23,7 @@ from tvmstack.store.blobs import blob_folder, key_of
 if TYPE_CHECKING:
     from tvmstack.partition import Border
 
-__all__ = ["border", "check_blob", "hand_over", "price", "region_blobs", "region_facts"]
+__all__ = ["blob_key", "border", "check_blob", "hand_over", "kept_blobs", "price", "region_blobs", "region_facts"]
 
 _log = logging.getLogger("tvmstack.driver")
 _FLOOR = "onnxruntime"
@@ -76,7 +76,7 @@ def hand_over(
         BackendError: the region is refused, parts of it would silently run elsewhere, or its numbers are wrong; the
             message says which output is off by how much, so that the region goes back to TVM.
     """
-    folder, key = blob_folder(records), _key(region, backend, target, options)
+    folder, key = blob_folder(records), blob_key(region, backend, target, options)
     kept = _kept(folder.get(key), region)
     if kept is not None:
         return kept
@@ -87,7 +87,27 @@ def hand_over(
     return blob
 
 
-def _key(region: Region, backend: Backend, target: Target, options: Options) -> str:
+def kept_blobs(records: Any = None) -> list[dict[str, Any]]:
+    """Return what a store's folder keeps of compiled regions, the last used first; measured costs are left out.
+
+    Returns:
+        {"key", "backend", "target", "versions", "bytes", "used"} of each as plain data; "used" in seconds of the epoch.
+    """
+    folder, rows = blob_folder(records), []
+    for key, size, used in folder.files():
+        data = folder.get(key, used=False)
+        try:
+            blob = None if data is None else unpack(data)
+        except (BackendError, ValueError):
+            continue
+        if isinstance(blob, Blob):
+            facts = {"backend": blob.backend, "target": blob.target, "versions": dict(blob.versions)}
+            rows.append({"key": key, **facts, "bytes": size, "used": used})
+    return rows
+
+
+def blob_key(region: Region, backend: Backend, target: Target, options: Options) -> str:
+    """Return the key of a region's blob: the same for the same region, back end, release, target and options."""
     parts = {
         "region": region.digest,
         "backend": backend.name,
@@ -242,7 +262,7 @@ def price(
     if not target.runs_here or not blob.engine:
         return backend.estimate(region, target, options)
     folder = blob_folder(records)
-    key = f"{_key(region, backend, target, options)}.cost"
+    key = f"{blob_key(region, backend, target, options)}.cost"
     found = folder.get(key)
     if found is not None:
         return Cost(float(json.loads(found)["seconds"]), "measured")

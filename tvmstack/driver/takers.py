@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from tvmstack.backends.base import Backend, Blob, NodeVerdict, Target
     from tvmstack.core.model import Model
     from tvmstack.core.region import Region
+    from tvmstack.frontend import BackendAnswers
     from tvmstack.partition import Border
 
-__all__ = ["AUTO", "Taker", "open_takers", "sample_tensors"]
+__all__ = ["AUTO", "Taker", "answers_of", "open_takers", "sample_tensors"]
 
 _log = logging.getLogger("tvmstack.driver")
 
 AUTO = "auto"
+_SIMPLER = "a build writes it out in simpler operators where all of these are taken"
 
 
 @dataclass
@@ -101,6 +103,38 @@ def open_takers(names: Sequence[str], threads: int, records: Any) -> list[Taker]
         backend, target = open_backend(name)
         takers.append(Taker(f"{backend.name}:{target.name}", backend, target, threads, records))
     return takers
+
+
+def answers_of(takers: Sequence[Taker], model: Model) -> tuple[BackendAnswers, ...]:
+    """Return what each back end says to each node of a repaired model; silence about a node is a refusal.
+
+    Raises:
+        BackendError: one cannot answer.
+    """
+    import onnx_ir
+
+    from tvmstack.backends.base import NodeVerdict, Support
+    from tvmstack.frontend import Answer, BackendAnswers
+    from tvmstack.graph.decompose import has_simpler_form
+    from tvmstack.graph.values import opset_of
+
+    data = onnx_ir.to_proto(model.graph).SerializeToString()
+    mute = NodeVerdict(Support.UNSUPPORTED, "it gives no answer for this node")
+    simpler = {n.name for n in model.graph.graph if has_simpler_form(n, opset_of(model.graph))}
+    found = []
+    for taker in takers:
+        verdicts = taker.verdicts(data)
+        answers = []
+        for node in model.graph.graph:
+            verdict = verdicts.get(node.name or "", mute)
+            hint = verdict.hint
+            if not hint and verdict.support is not Support.SUPPORTED and taker.target.kind == "npu":
+                hint = _SIMPLER if node.name in simpler else ""
+            words = (verdict.support.value, verdict.reason, hint)
+            answers.append(Answer(node.name or "", node.op_type, node.domain, *words))
+        version = taker.backend.probe().version
+        found.append(BackendAnswers(taker.backend.name, taker.target.name, version, tuple(answers)))
+    return tuple(found)
 
 
 def sample_tensors(model: Model, names: Sequence[str], feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -4,6 +4,6 @@ This room knows nothing of TVM.
 """
 
 from tvmstack.frontend.load import load_model, save_onnx
-from tvmstack.frontend.scan import ScanReport, ScanRow, scan
+from tvmstack.frontend.scan import Answer, BackendAnswers, ScanReport, ScanRow, scan
 
-__all__ = ["ScanReport", "ScanRow", "load_model", "save_onnx", "scan"]
+__all__ = ["Answer", "BackendAnswers", "ScanReport", "ScanRow", "load_model", "save_onnx", "scan"]

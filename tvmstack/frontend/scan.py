@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx_ir
 
-from tvmstack.core.model import TensorSpec
+from tvmstack.core.model import Model, TensorSpec
 from tvmstack.core.verdict import Verdict
 from tvmstack.frontend.load import load_model
 from tvmstack.frontend.shapes import assume_dims, option_for
@@ -18,7 +18,9 @@ from tvmstack.partition.grouping import group_foreign
 from tvmstack.partition.refusals import refusal
 from tvmstack.partition.verdicts import judge
 
-__all__ = ["ScanReport", "ScanRow", "scan"]
+__all__ = ["Answer", "BackendAnswers", "ScanReport", "ScanRow", "scan"]
+
+_SUPPORTS = ("supported", "vendor_cpu", "unsupported")
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,76 @@ class ScanRow:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What a back end says to one node.
+
+    Attributes:
+        name: the node's name.
+        op: its operator.
+        domain: the operator's domain, empty for the standard one.
+        support: "supported", "vendor_cpu" (taken, but it would run on the vendor's CPU code) or "unsupported".
+        reason: why it is not plainly supported.
+        hint: what would help.
+    """
+
+    name: str
+    op: str
+    domain: str
+    support: str
+    reason: str = ""
+    hint: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class BackendAnswers:
+    """What one back end says to the nodes of a model.
+
+    Attributes:
+        backend: its name.
+        target: the target it was asked for.
+        version: its library's.
+        answers: one for each node, in the graph's order.
+    """
+
+    backend: str
+    target: str
+    version: str
+    answers: tuple[Answer, ...]
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Nodes by support."""
+        counts = Counter(answer.support for answer in self.answers)
+        return {support: counts[support] for support in _SUPPORTS}
+
+    @property
+    def refused(self) -> list[dict[str, Any]]:
+        """What it does not plainly take: operators with the same answer together, the most frequent first."""
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for a in self.answers:
+            if a.support != "supported":
+                groups.setdefault((a.op, a.domain, a.support, a.reason, a.hint), []).append(a.name)
+        names = ("op", "domain", "support", "reason", "hint")
+        rows = [{**dict(zip(names, key, strict=True)), "nodes": nodes} for key, nodes in groups.items()]
+        return sorted(rows, key=lambda row: -len(row["nodes"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answers as plain data."""
+        return {
+            "backend": self.backend,
+            "target": self.target,
+            "version": self.version,
+            "totals": self.totals,
+            "refused": self.refused,
+            "nodes": [answer.to_json() for answer in self.answers],
+        }
+
+
+@dataclass(frozen=True)
 class ScanReport:
     """What a compilation of the model would look like.
 
@@ -64,6 +136,8 @@ class ScanReport:
         changes: what repair changed.
         open_dims: for each input with dynamic dims, the --shape option that fixes them.
         assumed: the --shape options this scan took for those.
+        model: the repaired model that the rows are of.
+        backends: what back ends said to it, where any were asked.
     """
 
     source: str
@@ -74,6 +148,8 @@ class ScanReport:
     changes: tuple[str, ...]
     open_dims: tuple[str, ...]
     assumed: tuple[str, ...] = ()
+    model: Model = field(kw_only=True, repr=False, compare=False)
+    backends: tuple[BackendAnswers, ...] = field(default=(), kw_only=True)
 
     @property
     def totals(self) -> dict[str, int]:
@@ -98,6 +174,7 @@ class ScanReport:
             "changes": list(self.changes),
             "open_dims": list(self.open_dims),
             "assumed": list(self.assumed),
+            "backends": [answers.to_json() for answers in self.backends],
         }
 
 
@@ -134,7 +211,15 @@ def scan(
             verdict = Verdict.no("TVM could take it, but it stands between nodes of a region")
         rows.append(ScanRow(node.name or "", node.op_type, node.domain, owner, verdict))
     return ScanReport(
-        model.source, loaded.inputs, loaded.outputs, tuple(rows), len(groups), model.changes, open_dims, assumed
+        source=model.source,
+        inputs=loaded.inputs,
+        outputs=loaded.outputs,
+        rows=tuple(rows),
+        regions=len(groups),
+        changes=model.changes,
+        open_dims=open_dims,
+        assumed=assumed,
+        model=model,
     )
 
 

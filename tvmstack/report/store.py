@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from tvmstack.report.words import count, duration, size
 
-__all__ = ["moved_page", "pruned_page", "records_page", "stats_page", "why_page"]
+__all__ = ["blobs_page", "moved_page", "pruned_page", "records_page", "stats_page", "why_page"]
 
 _REFUSED_SHOWN = 10
 
@@ -29,6 +30,20 @@ def records_page(data: Mapping[str, Any]) -> RenderableType:
     for r in data["records"]:
         median = duration(r["median_s"]) if r["median_s"] is not None else r["status"]
         table.add_row(r["when"], r["device"], r["template"], median, Text(_kind(r)), r["workload"])
+    return table
+
+
+def blobs_page(data: Mapping[str, Any]) -> RenderableType:
+    """Return a row a compiled region: who made it with what, how large it is, when it was last used."""
+    shown, total = len(data["blobs"]), data["total"]
+    title = f"{count(total, 'compiled region')} beside {data['store']}" + (f", {shown} shown" if shown < total else "")
+    table = Table(title=title, title_justify="left")
+    for name in ("last used", "back end", "made with", "size", "key"):
+        table.add_column(name, justify="right" if name == "size" else "left", overflow="fold")
+    for row in data["blobs"]:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["used"]))
+        made = ", ".join(f"{k} {v}".strip() for k, v in row["versions"].items())
+        table.add_row(when, f"{row['backend']}:{row['target']}", made, size(row["bytes"]), row["key"])
     return table
 
 
@@ -69,6 +84,11 @@ def moved_page(data: Mapping[str, Any]) -> RenderableType:
     lines = [f"{count(data['records'], 'record')} {data['what']} {data['file']}"]
     if "new" in data:
         lines[0] += f", {data['new']} of them new"
+    if data.get("blobs"):
+        lines[0] += f"; {count(data['blobs'], 'file')} of compiled regions as well"
+    if data.get("blobs_left_out"):
+        left = count(data["blobs_left_out"], "file")
+        lines[0] += f"; {left} of compiled regions left out (cache merge carries them)"
     refused = data.get("refused", [])
     if refused:
         lines[0] += f"; {count(len(refused), 'line')} refused:"

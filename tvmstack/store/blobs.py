@@ -45,8 +45,11 @@ class BlobFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def get(self, key: str) -> bytes | None:
-        """Return what was put under a key; a damaged file is dropped and said, as if it had never been there."""
+    def get(self, key: str, used: bool = True) -> bytes | None:
+        """Return what was put under a key; a damaged file is dropped and said, as if it had never been there.
+
+        Where it is not `used`, only looked at, its age stays.
+        """
         file = self.path / key
         try:
             data = file.read_bytes()
@@ -56,8 +59,9 @@ class BlobFolder:
             _log.warning("%s is damaged (another digest) and is dropped", file)
             file.unlink(missing_ok=True)
             return None
-        with contextlib.suppress(OSError):
-            os.utime(file)
+        if used:
+            with contextlib.suppress(OSError):
+                os.utime(file)
         return data[_DIGEST:]
 
     def put(self, key: str, data: bytes) -> None:
@@ -77,10 +81,33 @@ class BlobFolder:
             if part is not None:
                 part.unlink(missing_ok=True)
 
+    def files(self) -> list[tuple[str, int, float]]:
+        """Return key, bytes and time of last use of each file, the last used first."""
+        found = [(f.name, size, used) for f, size, used in self._files() if not f.name.startswith(".")]
+        return sorted(found, key=lambda row: row[2], reverse=True)
+
     def stats(self) -> dict[str, int]:
         """Return how many files there are and their bytes."""
         sizes = [size for _, size, _ in self._files()]
         return {"blobs": len(sizes), "blobs_bytes": sum(sizes)}
+
+    def merge(self, other: BlobFolder) -> int:
+        """Take what another folder has and this one has not; a damaged file of the other is dropped, as `get` does.
+
+        Returns:
+            How many files are new here.
+        """
+        new = 0
+        if other.path.resolve() == self.path.resolve():
+            return new
+        for file, _, _ in other._files():
+            if file.name.startswith(".") or (self.path / file.name).exists():
+                continue
+            data = other.get(file.name, used=False)
+            if data is not None:
+                self.put(file.name, data)
+                new += (self.path / file.name).exists()
+        return new
 
     def prune(self, older_than_s: float = 0.0, most_bytes: int | None = None, dry_run: bool = False) -> int:
         """Delete what was not used for this long, then the longest unused until the rest fits.

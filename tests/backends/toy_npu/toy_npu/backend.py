@@ -16,7 +16,7 @@ from tvmstack.core.region import Region
 
 _GROUP = 16
 # Seconds: what a step costs by itself, and a multiply-accumulate or an element of the imagined hardware.
-_COSTS = {"step": 2e-6, "QLinearConv": 1e-10, "Relu": 1e-9}
+_COSTS = {"step": 2e-6, "QLinearConv": 1e-10, "Relu": 1e-9, "Add": 1e-9}
 
 
 class ToyNpu:
@@ -81,6 +81,13 @@ def _verdict(node: Any, graph: Any) -> NodeVerdict:
         kinds = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
         is_int8 = 3 in (kinds.get(node.input[0]), kinds.get(node.output[0]))
         return NodeVerdict(Support.SUPPORTED) if is_int8 else _no("Relu of int8 only")
+    if node.op_type == "Add":
+        added = _weights(graph).get(node.input[1])
+        if added is None or added.dtype != np.int8 or added.ndim < 3 or added.size != added.shape[-3]:
+            return _no("Add of one constant int8 value for each channel only")
+        if added.size % _GROUP:
+            return _no(f"{added.size} channels: they must be a multiple of {_GROUP}")
+        return NodeVerdict(Support.SUPPORTED)
     if node.op_type != "QLinearConv":
         return _no(f"the NPU has no {node.op_type}")
     weights, attributes = _weights(graph), _attributes(node)
@@ -109,6 +116,9 @@ def _steps(region: Region) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]
         value = node.output[0]
         if node.op_type == "Relu":
             steps.append(({"op": "Relu"}, {}))
+            continue
+        if node.op_type == "Add":
+            steps.append(({"op": "Add"}, {"added": np.ascontiguousarray(weights[node.input[1]].reshape(-1))}))
             continue
         x_scale, x_zero, weight, w_scale, _, y_scale, y_zero = (weights[n] for n in node.input[1:3] + node.input[3:8])
         attributes, count = _attributes(node), weight.shape[0]

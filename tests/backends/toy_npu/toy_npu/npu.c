@@ -29,3 +29,9 @@ void toy_conv(const int8_t* x, int h, int w, int c, int x_zero, const int8_t* we
 void toy_relu(const int8_t* x, int size, int8_t* y) {
   for (int i = 0; i < size; ++i) y[i] = x[i] < 0 ? 0 : x[i];
 }
+
+/* Adds one value for each channel to x [n][c]; what is too large wraps around, as ONNX says. */
+void toy_add(const int8_t* x, int n, int c, const int8_t* added, int8_t* y) {
+  for (int i = 0; i < n; ++i)
+    for (int d = 0; d < c; ++d) y[i * c + d] = (int8_t)(uint8_t)((uint8_t)x[i * c + d] + (uint8_t)added[d]);
+}
