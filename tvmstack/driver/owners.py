@@ -196,7 +196,7 @@ class _Market:
     def region(self, names: Sequence[str]) -> Region:
         """Return the region that nodes make."""
         wanted = set(names)
-        region, _, _ = cut(self.prepared.model, [n for n in self.graph if n.name in wanted], [])
+        region, _, _ = cut(self.prepared.model, [n for n in self.graph if n.name in wanted], [], describe=True)
         return region
 
     def samples_of(self, region: Region) -> dict[str, list[np.ndarray]]:

@@ -105,7 +105,7 @@ def _hand_over(
             words = nearest(lost, [n.name or "" for n in graph])
             raise UsageError(f"{model.source} has no node {lost} after repair that {part.owner} could have; {words}")
         verdicts.update({n: Verdict.no(part.reason or f"given to {part.owner}") for n in names})
-        region, inputs, outputs = cut(model, group, [part.reason or f"given to {part.owner}"])
+        region, inputs, outputs = cut(model, group, [part.reason or f"given to {part.owner}"], describe=True)
         _insert(graph, group, region, inputs, outputs)
         try:
             graph.sort()

@@ -11,7 +11,7 @@ import onnx_ir
 from tvmstack.core.errors import ModelError
 from tvmstack.core.model import Model
 from tvmstack.core.region import Region
-from tvmstack.graph.values import captured_values, spec_of, subgraphs_of
+from tvmstack.graph.values import captured_values, spec_of, static_shape, subgraphs_of
 
 __all__ = ["cut"]
 
@@ -19,15 +19,18 @@ _PROTOBUF_LIMIT = (1 << 31) - 1
 
 
 def cut(
-    model: Model, nodes: Sequence[onnx_ir.Node], reasons: Sequence[str]
+    model: Model, nodes: Sequence[onnx_ir.Node], reasons: Sequence[str], describe: bool = False
 ) -> tuple[Region, list[onnx_ir.Value], list[onnx_ir.Value]]:
     """Return the region that the nodes form, and the graph's values it reads and writes.
+
+    With `describe` its model says types and shapes of inner values too, which vendors' tools decide by.
 
     Raises:
         ModelError: the region is over 2 GB.
     """
     inputs, weights, outputs = _border(model.graph.graph, nodes)
-    data = _serialize(model, nodes, inputs, weights, outputs)
+    inner = [v for n in nodes for v in n.outputs if v.name and v not in outputs] if describe else []
+    data = _serialize(model, nodes, inputs, weights, outputs, inner)
     region = Region(
         hashlib.sha256(data).hexdigest()[:16],
         data,
@@ -65,6 +68,7 @@ def _serialize(
     inputs: Sequence[onnx_ir.Value],
     weights: Sequence[onnx_ir.Value],
     outputs: Sequence[onnx_ir.Value],
+    inner: Sequence[onnx_ir.Value],
 ) -> bytes:
     size = sum(w.const_value.nbytes for w in weights if w.const_value is not None)
     if size > _PROTOBUF_LIMIT:
@@ -81,7 +85,10 @@ def _serialize(
     proto.graph.node.extend(onnx_ir.serde.serialize_node(n) for n in nodes)
     proto.graph.input.extend(onnx_ir.serde.serialize_value(v) for v in inputs)
     proto.graph.output.extend(onnx_ir.serde.serialize_value(v) for v in outputs)
+    known = [v for v in inner if v.type is not None and static_shape(v) is not None]
+    proto.graph.value_info.extend(onnx_ir.serde.serialize_value(v) for v in known)
     if any(True for node in nodes for _ in subgraphs_of(node)):
+        del proto.graph.value_info[:]
         # a body that never runs may contradict the fixed shapes, and onnxruntime would refuse the region for it
         for info in (*proto.graph.input, *proto.graph.output):
             for dim in info.type.tensor_type.shape.dim:
