@@ -32,7 +32,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What one kernel gained: seconds of a call by its default and by its best schedule, None where never measured."""
+    """What one kernel gained: seconds of a call by its default and by its best schedule, None where never measured.
+
+    `seeds` counts the measured choices that came from neighbours in the store.
+    """
 
     name: str
     calls: int
@@ -40,6 +43,7 @@ class TaskReport:
     start_s: float | None
     best_s: float | None
     note: str = ""
+    seeds: int = 0
 
 
 @dataclass(frozen=True)
