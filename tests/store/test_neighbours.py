@@ -64,6 +64,13 @@ def test_the_nearest_shapes_on_this_device_come_first(store):
     assert store.explain(kernel(text()), CONTEXT).differs == ("workload",)
 
 
+def test_of_one_neighbour_winners_come_before_the_default_the_fastest_first(store):
+    default = replace(record(1.0, workload=text(33), is_final=True, decisions={"m": 1}), is_default=True)
+    slow, fast = (record(t, workload=text(33), is_final=True, decisions={"m": m}) for t, m in ((3.0, 2), (2.0, 3)))
+    store.add([slow, default, fast])
+    assert [r.choice.decisions["m"] for r in store.neighbours(kernel(text()), CONTEXT)] == [3, 2, 1]
+
+
 def test_failed_and_quarantined_records_are_no_seeds(store):
     other = {"versions": "tvm 0.26.0"}
     store.add([replace(record(float("inf"), status="run: crash"), **other)])

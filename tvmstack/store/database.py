@@ -198,16 +198,20 @@ class Store:
     def _other_shapes(self, kernel: Kernel, context: KeyContext, structure: str, limit: int) -> list[Record]:
         here = sa.select(contexts.c.digest).where(contexts.c.device == context.device.id)
         latest = (
-            sa.select(records.c.id, records.c.workload)
+            sa.select(records.c.id, records.c.workload, records.c.is_default, records.c.median_s)
             .where(records.c.template == kernel.template, records.c.is_final, _USABLE, records.c.context.in_(here))
             .order_by(records.c.when.desc())
             .limit(_SHAPES)
             .subquery()
         )
-        query = sa.select(latest.c.id, workloads.c.signature).join(workloads, workloads.c.digest == latest.c.workload)
+        query = sa.select(latest, workloads.c.signature).join(workloads, workloads.c.digest == latest.c.workload)
         mine = shape_signature(kernel.workload)
         rows = self.database.read(lambda db: db.execute(query.where(workloads.c.structure != structure)).all())
-        near = sorted(rows, key=lambda row: shape_distance(mine, row.signature))[:limit]
+        # A default may be a finalist too: of one neighbour the winners come first, the fastest of them foremost.
+        ranked = [
+            (shape_distance(mine, row.signature), row.workload, row.is_default, row.median_s, row) for row in rows
+        ]
+        near = [entry[-1] for entry in sorted(ranked, key=lambda entry: entry[:-1])[:limit]]
         return self._by_number([row.id for row in near])
 
     def explain(self, kernel: Kernel, context: KeyContext) -> Explanation:

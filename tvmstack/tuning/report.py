@@ -46,7 +46,7 @@ class TaskReport:
         share: its part of the time of an inference by the best schedules, of several models the largest; 0 where
             another algorithm of the same convolution is faster.
         known: candidates that the store already held.
-        seeds: choices taken over from other records of the store, like those of other shapes.
+        seeds: measured choices that came from neighbours in the store, like those of other shapes.
         failed: candidates of this run that failed.
         steps: (seconds since the run began, trials, best seconds) whenever the best changed, and at the end.
         models: calls by model, where several are tuned together.

@@ -24,6 +24,7 @@ from tvmstack.tuning.model import CostModel
 from tvmstack.tuning.pool import MachineChanged, Pool, WorkerLost
 from tvmstack.tuning.report import Progress, TaskReport, TuningReport
 from tvmstack.tuning.search import Search
+from tvmstack.tuning.seeds import adapted
 from tvmstack.tuning.sketches import Sketches
 
 __all__ = ["tune"]
@@ -31,6 +32,8 @@ __all__ = ["tune"]
 _log = logging.getLogger(__name__)
 
 _FIRST, _BATCH = 5, 8
+# Starting points taken from neighbours; all are measured in the first round.
+_SEEDS = 3
 # How many of the store's latest records teach the cost model before the first trial.
 _LESSONS = 4000
 # The last part of a time budget is kept for measuring the finalists again, in turns with the default.
@@ -486,10 +489,7 @@ def _tasks(
             search = Sketches(kernel, default, device)
         else:
             continue
-        known = {c.text for c in pool}
-        near = [r.choice for r in store.neighbours(kernel, context)]
-        seeds = [c for c in near if c.text in known or c.template == "meta_schedule"]
-        search.seeds = seeds[:3]
+        search.seeds = adapted((r.choice for r in store.neighbours(kernel, context)), pool, _SEEDS)
         task = _Task(kernel, calls[workload], search, is_alternative=workload in extra, users=mine[workload])
         known_records = store.trials(kernel, context)
         for record in known_records:
@@ -540,8 +540,12 @@ def _row(task: _Task, share: float) -> TaskReport:
         note=task.note,
         share=share,
         known=task.known,
-        seeds=len(task.search.seeds),
+        seeds=_seeds_measured(task),
         failed=task.failed,
         steps=tuple(task.steps),
         models={name: calls for name, calls in task.users.items() if name},
     )
+
+
+def _seeds_measured(task: _Task) -> int:
+    return sum(seed.text in task.search.times for seed in task.search.seeds)
