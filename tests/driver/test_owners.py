@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.graph.build import model, node
+from tests.graph.build import INT64, model, node
 from tvmstack import driver
 from tvmstack.artifact.manifest import read_manifest
-from tvmstack.core.errors import SetupError, UsageError
+from tvmstack.core.errors import ModelError, SetupError, UsageError
 from tvmstack.driver.owners import _best as best_plan
 from tvmstack.report.plan import border_line, choice_lines, owner_lines, plan_html
 from tvmstack.runtime import load
@@ -106,6 +106,19 @@ def test_what_is_not_possible_is_said(tmp_path, chosen):
         driver.compile(tower(), plan=tmp_path / "no.json")
     with pytest.raises(UsageError, match="cannot read the plan"):
         driver.compile(tower(), plan=tmp_path / "missing.json")
+
+
+def divided(by_nothing: bool):
+    """x / d, or x / (d - d), which no input makes possible."""
+    nodes = [node("Sub", ["d", "d"], "n"), node("Div", ["x", "n" if by_nothing else "d"], "y")]
+    return model(nodes, {"x": (4,), "d": (4,)}, types={"x": INT64, "y": INT64, "d": INT64})
+
+
+def test_inputs_that_the_model_refuses_are_not_what_back_ends_are_compared_on(tmp_path):
+    artifact = driver.compile(divided(by_nothing=False), backends=["onnxruntime"], store=tmp_path / "s.db")
+    assert artifact.manifest.plan["tvm_nodes"] == 0
+    with pytest.raises(ModelError, match="give good ones with --input"):
+        driver.compile(divided(by_nothing=True), backends=["onnxruntime"], store=tmp_path / "s.db")
 
 
 def test_a_back_end_that_is_not_installed_is_said(monkeypatch):

@@ -177,6 +177,7 @@ class _Market:
             for taker in takers
         }
         self.chunks = chunks_of(self.graph, _CHUNKS, self._changes())
+        self.feeds = self._feeds()
         self.samples = self._samples()
 
     def _changes(self) -> list[int]:
@@ -184,14 +185,38 @@ class _Market:
         taken = [tuple(n.name not in self.refused[t.owner] for t in self.takers) for n in in_running_order(self.graph)]
         return [k for k in range(1, len(taken)) if taken[k] != taken[k - 1]]
 
-    def _samples(self) -> dict[str, np.ndarray]:
-        """Return a seeded value of everything that passes between chunks."""
-        from tvmstack.measure.feed import fill_inputs
+    def _feeds(self) -> dict[str, np.ndarray]:
+        """Return inputs that onnxruntime takes: the caller's, else the first that serve to compare.
 
+        Raises:
+            ModelError: it takes none.
+        """
+        import onnx_ir
+
+        from tvmstack.artifact.verify import make_cases
+        from tvmstack.measure.feed import fill_inputs
+        from tvmstack.measure.oracle import Oracle
+
+        model, given = self.prepared.model, self.prepared.given_inputs
+        oracle = Oracle(onnx_ir.to_proto(model.graph))
+        ones = {s.name: np.ones([d for d in s.shape if isinstance(d, int)], s.dtype) for s in model.inputs}
+        wide = [{**case.feeds, **given} for case in make_cases(model.inputs)]
+        tried = [fill_inputs(model.inputs, given), *wide, {**ones, **given}]
+        words = ""
+        for feeds in tried:
+            try:
+                oracle.run(feeds)
+            except ModelError as err:
+                words = str(err)
+            else:
+                return feeds
+        raise ModelError(f"{words}; back ends are compared on inputs: give good ones with --input NAME=FILE.npy")
+
+    def _samples(self) -> dict[str, np.ndarray]:
+        """Return a value of everything that passes between chunks."""
         regions = [self.region(chunk.nodes) for chunk in self.chunks]
         names = dict.fromkeys(s.name for r in regions for s in r.inputs if s.is_static)
-        feeds = fill_inputs(self.prepared.model.inputs, self.prepared.given_inputs)
-        return sample_tensors(self.prepared.model, list(names), feeds)
+        return sample_tensors(self.prepared.model, list(names), self.feeds)
 
     def region(self, names: Sequence[str]) -> Region:
         """Return the region that nodes make."""
@@ -203,10 +228,7 @@ class _Market:
         """Return its inputs' samples."""
         missing = [s.name for s in region.inputs if s.name not in self.samples]
         if missing:
-            from tvmstack.measure.feed import fill_inputs
-
-            feeds = fill_inputs(self.prepared.model.inputs, self.prepared.given_inputs)
-            self.samples.update(sample_tensors(self.prepared.model, missing, feeds))
+            self.samples.update(sample_tensors(self.prepared.model, missing, self.feeds))
         return {s.name: [self.samples[s.name]] for s in region.inputs}
 
     def blob(self, region: Region, owner: str) -> Blob:
@@ -245,7 +267,7 @@ def _measured(market: _Market, make: Make) -> Built:
         if label not in built:
             made = _made(make, handed, market)
             built |= {} if made is None else {label: made}
-    best, figures = _fastest(built, market.prepared.given_inputs)
+    best, figures = _fastest(built, market.feeds)
     winner = built[best]
     winner.facts = _facts(market, costs, plan, figures, best)
     return winner
@@ -261,14 +283,12 @@ def _made(make: Make, handed: Sequence[Handed], market: _Market) -> Built | None
 
 def _costs(market: _Market, alone: Built) -> Costs:
     """Return TVM's seconds for each chunk from a profile, and each back end's from running it."""
-    from tvmstack.measure.feed import fill_inputs
     from tvmstack.runtime import load
 
     artifact = alone.artifact
     with load(artifact.path, artifact.manifest.threads, verify_digests=False) as session:
-        feeds = fill_inputs(session.inputs, market.prepared.given_inputs)
-        times = session.profile(feeds, 10)
-        whole = float(np.median(session.time(feeds, 20)))
+        times = session.profile(market.feeds, 10)
+        whole = float(np.median(session.time(market.feeds, 20)))
     tvm = _by_chunk(market.chunks, times, artifact.manifest.kernels, alone.prepared.plan.regions)
     costs = Costs({TVM: tvm}, {TVM: whole}, {t.owner: t.border() for t in market.takers if t.target.runs_here})
     wholes = dict(costs.whole)
@@ -322,17 +342,15 @@ def _label(handed: Sequence[Handed]) -> str:
     return " + ".join(f"{h.owner} ({len(h.nodes)} from {next(iter(h.nodes))})" for h in handed) or TVM
 
 
-def _fastest(built: Mapping[str, Built], given: Mapping[str, np.ndarray]) -> tuple[str, list[dict[str, Any]]]:
+def _fastest(built: Mapping[str, Built], feeds: Mapping[str, np.ndarray]) -> tuple[str, list[dict[str, Any]]]:
     """Time plans in turns, each in a process of its own; return the label of the best and everybody's figures."""
     from tvmstack.measure.bench import PeerSpec, bench
-    from tvmstack.measure.feed import fill_inputs
 
     any_built = next(iter(built.values()))
     manifest = any_built.artifact.manifest
     peers = [PeerSpec("tvmstack", str(b.artifact.path), label) for label, b in built.items()]
     if len(peers) == 1:
         return peers[0].label, []
-    feeds = fill_inputs(manifest.inputs, given)
     report = bench(peers, feeds, threads=manifest.threads, rounds=_ROUNDS, seconds=_TURN_S)
     figures: list[dict[str, Any]] = [
         {
