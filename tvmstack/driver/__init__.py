@@ -23,7 +23,7 @@ from tvmstack.driver.boards import (
     time_on_board,
 )
 from tvmstack.driver.compare import compare_build, compare_reference, compare_with, frozen_of
-from tvmstack.driver.owners import Wish, built_by_plan
+from tvmstack.driver.owners import Wish, built_by_plan, check_wish
 from tvmstack.driver.result import Artifact, check_output, check_scratch, seconds_from
 from tvmstack.driver.steps import (
     Progress,
@@ -116,6 +116,7 @@ def compile(
     """
     budget = seconds_from(tune)
     wish = Wish(tuple(backends), min_region, memory_budget, Path(plan) if plan else None)
+    check_wish(wish)
     with opened_boards(board) as boards, open_records(store, shipped) as records:
         target = board_device(boards, device)
         require_linker(device_of(target).arch)

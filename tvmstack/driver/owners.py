@@ -40,6 +40,7 @@ from tvmstack.partition import (
     settle,
     whole_regions,
 )
+from tvmstack.report.words import size
 
 if TYPE_CHECKING:
     from tvmstack.backends.base import Blob
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from tvmstack.driver.result import Artifact
     from tvmstack.driver.steps import Chosen, Prepared
 
-__all__ = ["Built", "Wish", "built_by_plan", "choose_owners"]
+__all__ = ["Built", "Wish", "built_by_plan", "check_wish", "choose_owners"]
 
 _log = logging.getLogger("tvmstack.driver")
 
@@ -81,6 +82,19 @@ class Wish:
     def leaves_all_to_tvm(self) -> bool:
         """Whether there is nothing to choose."""
         return self.plan is None and not set(self.names) - {TVM}
+
+
+def check_wish(wish: Wish) -> None:
+    """Refuse a wish that cannot be fulfilled, before any long work.
+
+    Raises:
+        UsageError: a name is unknown, or the plan cannot be read.
+        SetupError: a back end that is named is not installed.
+    """
+    if wish.plan is not None:
+        _read_plan(wish.plan)
+    elif not wish.leaves_all_to_tvm:
+        open_takers(wish.names, 1, None)
 
 
 @dataclass
@@ -454,8 +468,8 @@ def _check_budget(built: Built, budget: int | None) -> None:
     weights, arena = memory["weights_bytes"], memory["arena_bytes"]
     need = weights + arena + memory.get("output_bytes", 0) + blobs
     if need > budget:
-        parts = f"weights {weights >> 20}, arena {arena >> 20}, regions {blobs >> 20}"
-        raise UsageError(f"the plan needs {need >> 20} MiB ({parts}), and --memory-budget allows {budget >> 20} MiB")
+        parts = f"weights {size(weights)}, arena {size(arena)}, regions {size(blobs)}"
+        raise UsageError(f"the plan needs {size(need)} ({parts}), and --memory-budget allows {size(budget)}")
 
 
 def _replayed(prepared: Prepared, wish: Wish, records: Any, threads: int, make: Make) -> Built:
