@@ -133,6 +133,16 @@ def test_a_back_end_that_is_not_installed_is_said(monkeypatch):
         driver.compile(tower(), backends=["qnn:htp:v74"])
 
 
+def test_with_a_target_that_is_not_here_the_first_named_has_all_it_takes(tmp_path, monkeypatch):
+    from tvmstack.backends.base import Target
+    from tvmstack.backends.onnxruntime import OnnxRuntime
+
+    monkeypatch.setattr(OnnxRuntime, "targets", lambda self: [Target("cpu", "npu", runs_here=False)])
+    artifact = driver.compile(tower(), backends=["onnxruntime", "tvm"], store=tmp_path / "s.db")
+    assert artifact.manifest.plan["tvm_nodes"] == 0
+    assert artifact.manifest.plan["choice"]["finalists"] == []
+
+
 def test_the_plan_is_told_in_words_and_drawn(chosen):
     plan = read_manifest(chosen).plan
     assert owner_lines(plan)[0].startswith("tvm: ")

@@ -5,7 +5,8 @@ costs a back end is measured by running it there. The cheapest row of segments i
 measured as one region, and at last the plan is built and timed, in turns with the model built for each owner alone:
 what wins there is taken, and of what is equally fast the plan with fewer regions.
 
-A back end that cannot run here has no measured costs: it is given all it takes, in as few regions as possible.
+A back end that cannot run here has no measured costs: where one is named, those named are given all they take, the
+first named first, in as few regions as possible.
 """
 
 from __future__ import annotations
@@ -152,8 +153,8 @@ def choose_owners(prepared: Prepared, wish: Wish, records: Any, threads: int, ma
     start = time.monotonic()
     prepared.model = _written_out(prepared, takers)
     market = _Market(prepared, takers, wish, start + wish.seconds)
-    measured = [t for t in takers if t.target.runs_here]
-    if measured and (AUTO in wish.names or TVM in wish.names or len(takers) > 1):
+    comparable = bool(takers) and all(t.target.runs_here for t in takers)
+    if comparable and (AUTO in wish.names or TVM in wish.names or len(takers) > 1):
         built = _measured(market, make)
     else:
         built = _given(market, make)
