@@ -46,7 +46,7 @@ def test_a_wrong_architecture_is_refused_by_us():
 
 @pytest.mark.null
 def test_without_its_library_it_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr("tvmstack.backends.qnn.version_of", lambda package: "")
+    monkeypatch.setattr("tvmstack.backends.qnn.installed_version", lambda package: "")
     ability = QnnBackend().probe()
     assert not ability.can_compile
     assert "not installed" in ability.missing

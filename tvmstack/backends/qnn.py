@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from tvmstack.backends.base import Blob, Capability, Cost, NodeVerdict, Options, Samples, Support, Target
+from tvmstack.backends.registry import target_named
 from tvmstack.backends.vendor import (
     captured,
     is_importable,
     need_static,
     shortened,
-    target_named,
-    version_of,
 )
 from tvmstack.core.errors import BackendError
+from tvmstack.core.packages import installed_version
 from tvmstack.core.region import Region
 
 __all__ = ["QnnBackend"]
@@ -44,7 +44,10 @@ class QnnBackend:
 
     def probe(self) -> Capability:
         """Say whether the provider is installed; on x86-64 its emulator runs what it compiled."""
-        version, licence = version_of("onnxruntime-qnn"), "MIT, with Qualcomm's AI stack licence for its libraries"
+        version, licence = (
+            installed_version("onnxruntime-qnn"),
+            "MIT, with Qualcomm's AI stack licence for its libraries",
+        )
         if not version or not is_importable("onnxruntime_qnn"):
             hint = "pip install 'tvmstack[qnn]'"
             return Capability("", False, False, missing="onnxruntime-qnn is not installed", hint=hint, licence=licence)
@@ -105,14 +108,14 @@ class QnnBackend:
                 raise BackendError(f"qnn made no context binary for {target.name}: {shortened(said.text)}")
             data = path.read_bytes()
         _need_one_context(data, target.name)
-        versions = {p: version_of(p) for p in ("onnxruntime-qnn", "onnxruntime")}
+        versions = {p: installed_version(p) for p in ("onnxruntime-qnn", "onnxruntime")}
         told = {"architecture": architecture}
         log = shortened(_COLOUR.sub("", said.text))
         return Blob(data, self.name, target.name, "qnn", region.inputs, region.outputs, versions, told, log)
 
 
 def _architecture(backend: QnnBackend, target: Target) -> str:
-    return target_named(target.name, backend.targets(), backend.name).name.removeprefix("htp:v")
+    return target_named(backend, target.name).name.removeprefix("htp:v")
 
 
 def _onnxruntime() -> Any:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvmstack.backends.base import Blob, Capability, Cost, NodeVerdict, Options, Samples, Support, Target
-from tvmstack.backends.vendor import is_importable, need_static, shortened, target_named
+from tvmstack.backends.registry import target_named
+from tvmstack.backends.vendor import is_importable, need_static, shortened
 from tvmstack.core.errors import BackendError, UsageError, nearest
 from tvmstack.core.packages import installed_version
 from tvmstack.core.region import Region
@@ -73,7 +74,7 @@ class TensorRt:
         """
         import onnx
 
-        target_named(target.name, self.targets(), self.name)
+        target_named(self, target.name)
         build = _Build(self.probe())
         network = build.network()  # the parser does not keep it alive
         parser = build.parser(network)
@@ -109,7 +110,7 @@ class TensorRt:
         profiles = _profiles(region, options)
         if not profiles:
             need_static(region, self.name)
-        target_named(target.name, self.targets(), self.name)
+        target_named(self, target.name)
         build = _Build(self.probe())
         network = build.network()
         parser = build.parser(network)

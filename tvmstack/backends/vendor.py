@@ -5,14 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
 
-from tvmstack.backends.base import Target
-from tvmstack.core.errors import BackendError, UsageError, nearest
+from tvmstack.core.errors import BackendError
 from tvmstack.core.region import Region
 
 __all__ = [
@@ -21,37 +18,14 @@ __all__ = [
     "is_importable",
     "need_static",
     "shortened",
-    "target_named",
-    "version_of",
-    "write_whole",
 ]
 
 _LOG_CHARS = 4000
 
 
-def version_of(package: str) -> str:
-    """Return the installed version of a distribution, "" where it is missing."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 def is_importable(module: str) -> bool:
     """Whether a top-level module is there; it is not imported."""
     return importlib.util.find_spec(module) is not None
-
-
-def target_named(name: str, targets: Sequence[Target], backend: str) -> Target:
-    """Return the target of that name.
-
-    Raises:
-        UsageError: there is none; the message names the closest.
-    """
-    for target in targets:
-        if target.name == name:
-            return target
-    raise UsageError(f"{backend} has no target {name}: {nearest(name, [t.name for t in targets])}")
 
 
 def need_static(region: Region, backend: str) -> None:
@@ -98,13 +72,3 @@ def captured() -> Iterator[Captured]:
                 os.close(copy)
             sink.seek(0)
             seen.text = sink.read().decode(errors="replace")
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that nobody ever sees half of it."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tvmstack.report.plan import choice_lines
 from tvmstack.report.words import count, duration, few, size
 
 __all__ = [
@@ -33,6 +34,8 @@ def build_page(report: Mapping[str, Any]) -> RenderableType:
     table.add_row("nodes", _owners(report["tvm_nodes"], report["regions"]))
     table.add_row("kernels", f"{report['kernels']} ({_counted(report['sources'])})")
     table.add_row("memory", memory_line(report["memory"]))
+    if report.get("choice"):
+        table.add_row("plan", "\n".join(choice_lines(report["choice"])) or report["choice"]["chosen"])
     if report["tuning"]:
         tuning = report["tuning"]
         table.add_row("tuning", f"{tuning['trials']} trials in {duration(tuning['seconds'])}")
