@@ -74,3 +74,24 @@ int32_t tvmstack::Guarded(char* error, size_t size, Work work) noexcept {
   }
   return 1;
 }
+
+namespace tvmstack {
+
+// The C functions of an engine whose regions are objects of a class: made from the arguments, with a method Run.
+template <typename OneRegion>
+struct EngineOf {
+  static int32_t Open(const tvmstack_engine_open_args* args, void** handle, char* error, size_t size) {
+    return Guarded(error, size, [&] { *handle = new OneRegion(*args); });
+  }
+
+  static int32_t Run(void* handle, const DLTensor* const* inputs, int32_t count, int32_t, tvmstack_engine_alloc alloc,
+                     void* context, char* error, size_t size) {
+    return Guarded(error, size, [&] {
+      static_cast<OneRegion*>(handle)->Run(inputs, static_cast<size_t>(count), alloc, context);
+    });
+  }
+
+  static void Close(void* handle) { delete static_cast<OneRegion*>(handle); }
+};
+
+}  // namespace tvmstack

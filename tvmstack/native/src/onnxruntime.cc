@@ -284,23 +284,11 @@ int32_t Version(const char* folder, char* text, size_t size, char* error, size_t
   return Guarded(error, error_size, [&] { Tell(TheApi({folder}).version(), text, size); });
 }
 
-int32_t Open(const tvmstack_engine_open_args* args, void** handle, char* error, size_t size) {
-  return Guarded(error, size, [&] { *handle = new OnnxRegion(*args); });
-}
-
-int32_t Run(void* handle, const DLTensor* const* inputs, int32_t count, int32_t, tvmstack_engine_alloc alloc,
-            void* context, char* error, size_t size) {
-  return Guarded(error, size, [&] {
-    static_cast<OnnxRegion*>(handle)->Run(inputs, static_cast<size_t>(count), alloc, context);
-  });
-}
-
-void Close(void* handle) { delete static_cast<OnnxRegion*>(handle); }
-
 }  // namespace
 
 const tvmstack_engine* OnnxruntimeEngine() {
-  static const tvmstack_engine engine = {TVMSTACK_ENGINE_ABI, "onnxruntime", Version, Open, Run, Close};
+  using Of = EngineOf<OnnxRegion>;
+  static const tvmstack_engine engine = {TVMSTACK_ENGINE_ABI, "onnxruntime", Version, Of::Open, Of::Run, Of::Close};
   return &engine;
 }
 
