@@ -31,7 +31,9 @@ class Conv2d:
 
     Decisions: `oh`, `ow`, `oc` (the register tile: rows, columns, panels of output channels); `order` (0: panels,
     then rows
-    are the parallel loop; 1: rows, then panels; 2: rows are parallel and panels run inside); `k` (0: the whole
+    are the parallel loop; 1: rows, then panels; 2: rows are parallel and panels run inside; 0 where the weights are
+    larger than the images, 1 or 2 elsewhere: alone, a kernel does not show what finding its rows in its own core's
+    cache is worth); `k` (0: the whole
     reduction in registers; else input panels of a block that all rows of a task pass before the next); `pad` (0: the
     padded input is
     made once, in parallel; 1: each task pads the rows it reads).
@@ -46,7 +48,7 @@ class Conv2d:
             "oh": divisors(oh, 7),
             "ow": divisors(ow, 28),
             "oc": divisors(co, 8),
-            "order": [0, 1, 2],
+            "order": [1, 2] if self._by_rows(work) else [0],
             "k": [0, *self._blocks(work)],
         }
         if any(n.startswith("pad_input") for n in work.names):
@@ -67,14 +69,11 @@ class Conv2d:
         tiles = [(r, w, p) for r in divisors(oh, 4) for w in divisors(ow, 28) for p in divisors(co, 8)]
         rows, cols, panels = max(tiles, key=rate)
         steps = self._steps(work)
-        inputs, *_, lanes_in = (extent(work.sch, r) for r in work.sch.get_loops(work.blocks[work.index(self.name)])[5:])
-        total = 4 * co * c * steps * inputs
+        total = 4 * co * c * steps * extent(work.sch, work.sch.get_loops(work.blocks[work.index(self.name)])[5])
         is_read_often = (oh // rows) * (ow // cols) >= READS_THAT_REPAY_BLOCKS
         blocks = self._blocks(work) if total >= BYTES_THAT_REPAY_BLOCKS and is_read_often else []
         depth = min(blocks, key=lambda d: abs(d * steps - 128), default=0)
-        # Images larger than the weights are divided by rows, so that a core finds what it wrote in its own cache.
-        order = 1 if 4 * n * oh * ow * (co * c + inputs * lanes_in) > total else 0
-        decisions = {"oh": rows, "ow": cols, "oc": panels, "order": order, "k": depth}
+        decisions = {"oh": rows, "ow": cols, "oc": panels, "order": int(self._by_rows(work)), "k": depth}
         if any(name.startswith("pad_input") for name in work.names):
             decisions["pad"] = 0 if co // panels > 1 else 1
         return decisions
@@ -111,6 +110,12 @@ class Conv2d:
         sch.decompose_reduction(anchor, rc)
         _place_padding(work, fused, decisions.get("pad", 0))
 
+    def _by_rows(self, work: Work) -> bool:
+        """Whether the images are larger than the weights: a core then finds what it wrote in its own cache."""
+        n, co, oh, ow, c = _spatial(work, self.name)
+        inputs, *_, lanes_in = (extent(work.sch, r) for r in work.sch.get_loops(work.blocks[work.index(self.name)])[5:])
+        return n * oh * ow * (co * c + inputs * lanes_in) > co * c * inputs * self._steps(work)
+
     def _blocks(self, work: Work) -> list[int]:
         """Return how many input panels may make a block of the reduction."""
         sch, anchor = work.sch, work.blocks[work.index(self.name)]
@@ -122,15 +127,23 @@ class Conv2d:
         return math.prod(extent(work.sch, loop) for loop in loops)
 
 
+# Convolutions beside a depthwise one with C channels have about C / 6 on their other side; their weights outweigh
+# their images below C / 8 points.
+_CHANNELS_A_POINT = 8
+
+
 class Depthwise:
-    """Template of `depthwise_nchwc`: `oh` x `ow` accumulators of one channel panel; `pad` as in `Conv2d`."""
+    """Template of `depthwise_nchwc`: `oh` x `ow` accumulators of one channel panel; `pad` as in `Conv2d`.
+
+    `order` (0: panels, then rows; 1: rows, then panels) follows the convolutions beside it.
+    """
 
     name = "depthwise_nchwc"
 
     def space(self, work: Work, device: Device) -> dict[str, list[int]]:
         """Return the tiles that fit the registers."""
         _, _, oh, ow, _ = _spatial(work, self.name)
-        found = {"oh": divisors(oh, 4), "ow": divisors(ow, 28)}
+        found = {"oh": divisors(oh, 4), "ow": divisors(ow, 28), "order": [self._order(work)]}
         if any(n.startswith("pad_input") for n in work.names):
             found["pad"] = [0, 1]
         return found
@@ -139,7 +152,7 @@ class Depthwise:
         """Pick the widest tile of up to 14 accumulators."""
         _, _, _, ow, c = _spatial(work, self.name)
         limit = max(1, (device.vector_registers // 2 - 2) // -(-c // lanes(device)))
-        decisions = {"oh": 1, "ow": max(divisors(ow, limit))}
+        decisions = {"oh": 1, "ow": max(divisors(ow, limit)), "order": self._order(work)}
         if any(n.startswith("pad_input") for n in work.names):
             decisions["pad"] = 1
         return decisions
@@ -154,7 +167,9 @@ class Depthwise:
         wo, wi = sch.split(ow, [None, decisions["ow"]])
         ho, hi = sch.split(oh, [None, decisions["oh"]])
         sch.reorder(n, co, ho, wo, ry, rx, hi, wi, c)
-        fused = sch.fuse(n, co, ho)
+        outer = [n, ho, co] if decisions["order"] else [n, co, ho]
+        sch.reorder(*outer)
+        fused = sch.fuse(*outer)
         if is_parallel:
             sch.parallel(fused)
         sch.reverse_compute_at(out, wo)
@@ -164,6 +179,10 @@ class Depthwise:
             sch.unroll(rx)
         sch.decompose_reduction(anchor, ry)
         _place_padding(work, fused, decisions.get("pad", 0))
+
+    def _order(self, work: Work) -> int:
+        _, co, oh, ow, c = _spatial(work, self.name)
+        return int(oh * ow * _CHANNELS_A_POINT >= co * c)
 
 
 def _spatial(work: Work, name: str) -> tuple[int, int, int, int, int]:

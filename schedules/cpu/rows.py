@@ -91,27 +91,28 @@ class StridedSoftmax(Fixed):
 class Attention:
     """Template of `attention`: a tile of `m` query rows at a time, its scores kept in the cache and never written out.
 
-    Decisions: `m` (rows of a tile), `n` (panels of keys in one register tile of the scores).
+    Decisions: `m` (rows of a tile), `n` (panels of keys in one register tile of the scores), `e` (vectors of the
+    values in one register tile of the result).
     """
 
     name = "attention"
 
     def space(self, work: Work, device: Device) -> dict[str, list[int]]:
-        """Return the tiles of rows and keys."""
-        rows, panels, _ = self._extents(work, device)
-        return {"m": divisors(rows, 16), "n": divisors(panels, 4)}
+        """Return the tiles of rows, keys and values."""
+        rows, panels, vectors = self._extents(work, device)
+        return {"m": divisors(rows, 16), "n": divisors(panels, 4), "e": divisors(vectors, 4)}
 
     def default(self, work: Work, device: Device) -> dict[str, int]:
         """Pick the tile that suits both products."""
-        rows, panels, width = self._extents(work, device)
-        vectors = max(1, width // lanes(device))
+        rows, panels, vectors = self._extents(work, device)
 
-        def rate(tile: tuple[int, int]) -> float:
-            m, n = tile
-            return tile_score(m, n, 1, device) + tile_score(m, vectors, 1, device)
+        def rate(tile: tuple[int, int, int]) -> float:
+            m, n, e = tile
+            return tile_score(m, n, 1, device) + tile_score(m, e, 1, device)
 
-        m, n = max(((m, n) for m in divisors(rows, 16) for n in divisors(panels, 4)), key=rate)
-        return {"m": m, "n": n}
+        tiles = [(m, n, e) for m in divisors(rows, 16) for n in divisors(panels, 4) for e in divisors(vectors, 4)]
+        m, n, e = max(tiles, key=rate)
+        return {"m": m, "n": n, "e": e}
 
     def schedule(self, work: Work, decisions: Mapping[str, Any], device: Device) -> None:
         """Tile the rows; compute every stage of a tile inside its iteration."""
@@ -123,18 +124,17 @@ class Attention:
         for name in others[:-1]:
             sch.compute_inline(index[name])
         sch.compute_inline(index["attention_masked"])
-        b, i, e, rn = sch.get_loops(anchor)
+        b, h, i, e, rn = sch.get_loops(anchor)
         io, ii = sch.split(i, [None, decisions["m"]])
-        width = extent(sch, e)
-        lane = size if width % size == 0 else width
-        eo, ei = sch.split(e, [None, lane])
-        sch.reorder(b, io, rn, ii, eo, ei)
-        tile = sch.fuse(b, io)
+        lane = size if extent(sch, e) % size == 0 else extent(sch, e)
+        eo, em, ei = sch.split(e, [None, decisions["e"], lane])
+        sch.reorder(b, h, io, eo, rn, ii, em, ei)
+        tile = sch.fuse(b, h, io)
         sch.parallel(tile)
         sch.set_scope(anchor, 0, "local")
         sch.reverse_compute_at(out, tile)
         finish_tile(sch, out, 1, lane)
-        for loop in (ii, eo):
+        for loop in (ii, em):
             sch.unroll(loop)
         sch.vectorize(ei)
         self._softmax(sch, work, tile, size)
@@ -172,13 +172,14 @@ class Attention:
         sch.decompose_reduction(block, rd)
 
     def _pack(self, sch: Any, block: Any) -> None:
-        b, p, r, lane = sch.get_loops(block)
-        sch.reorder(b, p, lane, r)
-        sch.parallel(sch.fuse(b, p))
+        b, h, p, r, lane = sch.get_loops(block)
+        sch.reorder(b, h, p, lane, r)
+        sch.parallel(sch.fuse(b, h, p))
 
     def _extents(self, work: Work, device: Device) -> tuple[int, int, int]:
+        """Return the rows, the panels of keys and the vectors of a value."""
         scores = work.blocks[work.index("attention_scores")]
         *_, i, j, _ = work.sch.get_loops(scores)
         anchor = work.blocks[work.names.index(self.name)]
-        width = extent(work.sch, work.sch.get_loops(anchor)[2])
-        return extent(work.sch, i), extent(work.sch, j) // lanes(device), width
+        width, size = extent(work.sch, work.sch.get_loops(anchor)[3]), lanes(device)
+        return extent(work.sch, i), extent(work.sch, j) // size, max(1, width // size if width % size == 0 else 1)

@@ -402,56 +402,58 @@ def layer_norm(x: Any, gamma: Any, beta: Any, *, epsilon: float, lanes: int) -> 
 def attention(q: Any, k: Any, v: Any, mask: Any | None, *, scale: float, lanes: int) -> Any:
     """Scaled dot-product attention, the scores never written to memory.
 
+    The heads lie inside the rows, as the dense layers before and after have them, so that nothing is transposed.
+
     Args:
-        q: (B, M, D) float32.
-        k: (B, N, D) float32.
-        v: (B, N, E) float32.
-        mask: added to the scores, (B or 1, M or 1, N), or None.
+        q: (B, M, H, D) float32.
+        k: (B, N, H, D) float32.
+        v: (B, N, H, E) float32.
+        mask: added to the scores, (B or 1, H or 1, M or 1, N), or None.
         scale: factor on the scores.
         lanes: floats of a vector register.
 
     Returns:
-        (B, M, E)
+        (B, M, H, E)
     """
-    batch, m, depth = _shape(q)
-    n, width = _shape(v)[1], _shape(v)[2]
+    batch, m, heads, depth = _shape(q)
+    n, width = _shape(v)[1], _shape(v)[3]
     rows, panels = padded_extent(m), -(-n // lanes)
     panels += panels % 2 if panels > 3 else 0
     cols = panels * lanes
     lowest = tirx.min_value("float32")
     factor = tirx.const(scale, "float32")
 
-    def key(b: Any, p: Any, r: Any, lane: Any) -> Any:
-        return k[b, _clamp(p * lanes + lane, n, cols - 1), r]
+    def key(b: Any, h: Any, p: Any, r: Any, lane: Any) -> Any:
+        return k[b, _clamp(p * lanes + lane, n, cols - 1), h, r]
 
-    packed = te.compute((batch, panels, depth, lanes), key, name="pack_panels")
+    packed = te.compute((batch, heads, panels, depth, lanes), key, name="pack_panels")
     rd = te.reduce_axis((0, depth), "rd")
     dots = te.compute(
-        (batch, rows, cols),
-        lambda b, i, j: te.sum(q[b, _clamp(i, m, rows - 1), rd] * packed[b, j // lanes, rd, j % lanes], axis=rd),
+        (batch, heads, rows, cols),
+        lambda b, h, i, j: te.sum(
+            q[b, _clamp(i, m, rows - 1), h, rd] * packed[b, h, j // lanes, rd, j % lanes], axis=rd
+        ),
         name="attention_scores",
     )
 
-    def score(b: Any, i: Any, j: Any) -> Any:
-        value = dots[b, i, j] * factor
+    def score(b: Any, h: Any, i: Any, j: Any) -> Any:
+        value = dots[b, h, i, j] * factor
         if mask is not None:
-            mb, mm, _ = _shape(mask)
-            row = 0 if mm == 1 else _clamp(i, m, rows - 1)
-            value = value + mask[b if mb > 1 else 0, row, _clamp(j, n, cols - 1)]
+            at = (b, h, _clamp(i, m, rows - 1), _clamp(j, n, cols - 1))
+            value = value + mask[tuple(0 if size == 1 else a for size, a in zip(_shape(mask), at, strict=True))]
         return value if cols == n else tirx.Select(j < n, value, lowest)
 
-    masked = te.compute((batch, rows, cols), score, name="attention_masked")
-    top = _row_reduce("max", lambda b, i, j: masked[b, i, j], (batch, rows), cols, lanes, "attention_max")
-    weight = te.compute((batch, rows, cols), lambda b, i, j: exp_f32(masked[b, i, j] - top[b, i]), name="attention_exp")
-    total = _row_reduce("sum", lambda b, i, j: weight[b, i, j], (batch, rows), cols, lanes, "attention_sum")
-    inverse = te.compute(
-        (batch, rows), lambda b, i: tirx.const(1, "float32") / total[b, i], name="attention_sum_inverse"
+    lead = (batch, heads, rows)
+    masked = te.compute((*lead, cols), score, name="attention_masked")
+    top = _row_reduce("max", lambda *i: masked[i], lead, cols, lanes, "attention_max")
+    weight = te.compute(
+        (*lead, cols), lambda b, h, i, j: exp_f32(masked[b, h, i, j] - top[b, h, i]), name="attention_exp"
     )
-    share = te.compute((batch, rows, cols), lambda b, i, j: weight[b, i, j] * inverse[b, i], name="attention_share")
+    total = _row_reduce("sum", lambda *i: weight[i], lead, cols, lanes, "attention_sum")
+    inverse = te.compute(lead, lambda b, h, i: tirx.const(1, "float32") / total[b, h, i], name="attention_sum_inverse")
+    share = te.compute((*lead, cols), lambda b, h, i, j: weight[b, h, i, j] * inverse[b, h, i], name="attention_share")
     rn = te.reduce_axis((0, n), "rn")
     acc = te.compute(
-        (batch, rows, width),
-        lambda b, i, e: te.sum(share[b, i, rn] * v[b, rn, e], axis=rn),
-        name="attention",
+        (*lead, width), lambda b, h, i, e: te.sum(share[b, h, i, rn] * v[b, rn, h, e], axis=rn), name="attention"
     )
-    return te.compute((batch, m, width), lambda b, i, e: acc[b, i, e], name="crop")
+    return te.compute((batch, m, heads, width), lambda b, i, h, e: acc[b, h, i, e], name="crop")

@@ -204,11 +204,14 @@ def _in_rows(rewriter: Rewriter, call: Any, values: list[Value], shape: tuple[in
 
 @handles("relax.permute_dims")
 def permute_dims(rewriter: Rewriter, call: Any) -> Value | None:
-    """Transpose a constant at compile time."""
+    """Transpose a constant at compile time, and an attention's heads back into the rows for nothing."""
+    axes = [int(a) for a in call.attrs.axes] if call.attrs.axes is not None else None
+    value = rewriter.value(call.args[0])
+    if value.heads_inside is not None and axes == [0, 2, 1, 3]:
+        return Value(shape=shape_of(call), plain=value.heads_inside)
     array = rewriter.array(call.args[0])
     if array is None:
         return None
-    axes = [int(a) for a in call.attrs.axes] if call.attrs.axes is not None else None
     moved = np.ascontiguousarray(array.transpose(axes))
     return Value(shape=moved.shape, plain=relax.const(moved))
 

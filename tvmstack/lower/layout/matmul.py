@@ -98,23 +98,49 @@ def _attention(rewriter: Rewriter, call: Any, shape: tuple[int, ...]) -> Value |
         return None
     if qs[-2] < 2 or ks[-1] < 2 or qs[-1] < 2 or vs[-1] < 2:
         return None
-    batch = math.prod(qs[:-2])
-    mask_expr = _mask(rewriter, mask, qs[:-2], (qs[-2], ks[-1])) if mask is not None else None
+    inside = _inside_rows(rewriter, q, keys, call.args[1])
+    lead = qs[:-2] if inside else (math.prod(qs[:-2]), 1)
+    mask_expr = _mask(rewriter, mask, lead, qs[:-2], (qs[-2], ks[-1])) if mask is not None else None
     if mask is not None and mask_expr is None:
         return None
+    if inside:
+        made = rewriter.te(kernels.attention, *inside, mask_expr, scale=scale, lanes=rewriter.lanes)
+        return Value(shape=shape, heads_inside=made)
     key = rewriter.plain(rewriter.value(source))
     if not transposed:
         key = rewriter.emit(relax.op.permute_dims(key, [*range(len(ks) - 2), len(ks) - 1, len(ks) - 2]))
     made = rewriter.te(
         kernels.attention,
-        rewriter.reshape(rewriter.plain(rewriter.value(q)), (batch, *qs[-2:])),
-        rewriter.reshape(key, (batch, ks[-1], ks[-2])),
-        rewriter.reshape(rewriter.plain(rewriter.value(call.args[1])), (batch, *vs[-2:])),
+        rewriter.reshape(rewriter.plain(rewriter.value(q)), (lead[0], qs[-2], 1, qs[-1])),
+        rewriter.reshape(key, (lead[0], ks[-1], 1, ks[-2])),
+        rewriter.reshape(rewriter.plain(rewriter.value(call.args[1])), (lead[0], vs[-2], 1, vs[-1])),
         mask_expr,
         scale=scale,
         lanes=rewriter.lanes,
     )
     return Value(shape=shape, plain=rewriter.reshape(made, shape))
+
+
+def _inside_rows(rewriter: Rewriter, q: Any, keys: Any, v: Any) -> list[Any]:
+    """Return q, k and v as (B, rows, H, width) where each is a transpose of such a tensor, else nothing."""
+    source, transposed = _untransposed(rewriter, keys)
+    found = [
+        _transposed_from(rewriter, q, (0, 2, 1, 3)),
+        _transposed_from(rewriter, source, (0, 2, 1, 3)) if transposed else None,
+        _transposed_from(rewriter, v, (0, 2, 1, 3)),
+    ]
+    found[1] = found[1] or _transposed_from(rewriter, keys, (0, 2, 3, 1))
+    if any(expr is None for expr in found):
+        return []
+    return [rewriter.plain(rewriter.value(expr)) for expr in found]
+
+
+def _transposed_from(rewriter: Rewriter, expr: Any, axes: tuple[int, ...]) -> Any | None:
+    """Return what `expr` is the transpose by `axes` of, or None."""
+    call = rewriter.producer(expr)
+    if not _is_call(call, "relax.permute_dims") or call.attrs.axes is None:
+        return None
+    return call.args[0] if tuple(int(a) for a in call.attrs.axes) == axes else None
 
 
 def _match_scores(rewriter: Rewriter, expr: Any) -> tuple[Any, Any, float, Any | None] | None:
@@ -157,19 +183,30 @@ def _is_scores(rewriter: Rewriter, expr: Any) -> bool:
     return _is_call(call, "relax.matmul")
 
 
-def _mask(rewriter: Rewriter, mask: Any, lead: tuple[int, ...], last: tuple[int, int]) -> Any | None:
-    """Return the mask as (B or 1, M or 1, N), or None where it broadcasts otherwise."""
+def _mask(
+    rewriter: Rewriter, mask: Any, lead: tuple[int, ...], dims: tuple[int, ...], last: tuple[int, int]
+) -> Any | None:
+    """Return the mask in four dims, each whole or 1, or None where it broadcasts otherwise.
+
+    Args:
+        rewriter: the walk.
+        mask: what is added to scores of the shape `dims` + `last`.
+        lead: the first two dims of the scores in the kernel: `dims`, or their product and 1.
+        dims: the leading dims of the scores in the model.
+        last: rows of queries and of keys.
+    """
     shape = shape_of(mask)
     if shape is None or dtype_of(mask) != "float32" or not shape or shape[-1] != last[1]:
         return None
-    aligned = (1,) * (len(lead) + 2 - len(shape)) + shape
+    aligned = (1,) * (len(dims) + 2 - len(shape)) + shape
     if aligned[-2] not in (1, last[0]):
         return None
     batch = aligned[:-2]
-    if math.prod(batch) != 1 and batch != lead:
-        return None
-    plain = rewriter.plain(rewriter.value(mask))
-    return rewriter.reshape(plain, (math.prod(batch), aligned[-2], last[1]))
+    if lead != dims:
+        if math.prod(batch) != 1 and batch != dims:
+            return None
+        batch = (math.prod(batch), 1)
+    return rewriter.reshape(rewriter.plain(rewriter.value(mask)), (*batch, aligned[-2], last[1]))
 
 
 @handles("relax.nn.softmax", "relax.nn.log_softmax")

@@ -49,7 +49,7 @@ def dtype_of(expr: Any) -> str:
 
 @dataclass
 class Value:
-    """One tensor in up to three representations, or a tuple of tensors.
+    """One tensor in up to four representations, or a tuple of tensors.
 
     Attributes:
         shape: the logical shape.
@@ -58,6 +58,7 @@ class Value:
             divide C the last
             block is padded with channels that hold some finite number.
         rows: (product of the leading dims, last dim).
+        heads_inside: (B, rows, H, width) of an attention's result of the shape (B, H, rows, width).
         fields: the values of a tuple.
     """
 
@@ -65,6 +66,7 @@ class Value:
     plain: Any = None
     blocked: Any = None
     rows: Any = None
+    heads_inside: Any = None
     fields: list[Value] = field(default_factory=list)
 
     @property
@@ -135,6 +137,8 @@ class Rewriter:
         assert value.shape is not None
         if value.rows is not None:
             return self.reshape(value.rows, value.shape)
+        if value.heads_inside is not None:
+            return self.emit(relax.op.permute_dims(value.heads_inside, [0, 2, 1, 3]))
         _, c, h, w = value.nchw or (0, 0, 0, 0)
         if h * w == 1 and not value.is_padded:
             return self.reshape(value.blocked, value.shape)
