@@ -35,11 +35,20 @@ class RowNorm(Fixed):
             sch.parallel(row)
         for i in reversed(stages):
             self._stage(sch, work.blocks[i], work.names[i], row, lanes(device))
+        _vectorise_columns(sch, out, lanes(device))
 
     def _stage(self, sch: Any, block: Any, name: str, row: Any, width: int) -> None:
         sch.compute_at(block, row)
         if "_lanes" in name:
             _vectorise_lanes(sch, block, sch.get_loops(block)[1:])
+        elif name.endswith(("_exp", "_centred")):
+            _vectorise_columns(sch, block, width)
+
+
+def _vectorise_columns(sch: Any, block: Any, width: int) -> None:
+    """Make vectors of a row's columns where they are whole ones; by itself LLVM makes them half as wide."""
+    if int(sch.get(block).iter_vars[-1].dom.extent) % width == 0:
+        finish_tile(sch, block, 1, width)
 
 
 def _vectorise_lanes(sch: Any, block: Any, loops: list[Any]) -> None:

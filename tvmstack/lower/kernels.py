@@ -8,11 +8,12 @@ anchor's block is the template's name.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from tvmstack._tvm import te, tirx
-from tvmstack.lower.vector_math import exp_f32
+from tvmstack.lower.vector_math import exp_nonpositive_f32
 
 __all__ = [
     "attention",
@@ -339,14 +340,22 @@ def batch_matmul(x: Any, y: Any, *, lanes: int, transposed: bool = False) -> Any
 def _row_reduce(kind: str, item: Any, lead: Sequence[int], length: int, lanes: int, name: str) -> Any:
     """Reduce `item(*lead, k)` over k in [0, length): whole vectors lane by lane, the rest singly, then across."""
     reduce = te.sum if kind == "sum" else te.max
+    both = operator.add if kind == "sum" else te.max
+
+    def pairwise(items: list[Any]) -> Any:
+        half = len(items) // 2
+        return both(pairwise(items[:half]), pairwise(items[half:])) if half else items[0]
+
     whole = length // lanes
     parts = []
     if whole:
-        rv, rl = te.reduce_axis((0, whole), "rv"), te.reduce_axis((0, lanes), "rl")
+        rv = te.reduce_axis((0, whole), "rv")
         by_lane = te.compute(
             (*lead, lanes), lambda *i: reduce(item(*i[:-1], rv * lanes + i[-1]), axis=rv), name=f"{name}_lanes"
         )
-        parts.append(te.compute(tuple(lead), lambda *i: reduce(by_lane(*i, rl), axis=rl), name=f"{name}_across"))
+        parts.append(
+            te.compute(tuple(lead), lambda *i: pairwise([by_lane(*i, a) for a in range(lanes)]), name=f"{name}_across")
+        )
     if length % lanes:
         rt = te.reduce_axis((0, length % lanes), "rt")
         parts.append(
@@ -354,7 +363,6 @@ def _row_reduce(kind: str, item: Any, lead: Sequence[int], length: int, lanes: i
         )
     if len(parts) == 1:
         return parts[0]
-    both = (lambda a, b: a + b) if kind == "sum" else te.max
     return te.compute(tuple(lead), lambda *i: both(parts[0](*i), parts[1](*i)), name=f"{name}_both")
 
 
@@ -362,7 +370,7 @@ def softmax(x: Any, *, lanes: int, log: bool = False) -> Any:
     """Softmax (or its logarithm) over the last axis of x (rows, length)."""
     rows, length = _shape(x)
     top = _row_reduce("max", lambda i, k: x[i, k], (rows,), length, lanes, "softmax_max")
-    shifted = te.compute((rows, length), lambda i, j: exp_f32(x[i, j] - top[i]), name="softmax_exp")
+    shifted = te.compute((rows, length), lambda i, j: exp_nonpositive_f32(x[i, j] - top[i]), name="softmax_exp")
     total = _row_reduce("sum", lambda i, k: shifted[i, k], (rows,), length, lanes, "softmax_sum")
     if log:
         shift = te.compute((rows,), lambda i: top[i] + te.log(total[i]), name="softmax_shift")
@@ -376,7 +384,9 @@ def softmax_strided(x: Any, *, log: bool = False) -> Any:
     outer, length, inner = _shape(x)
     r0, r1 = te.reduce_axis((0, length), "r0"), te.reduce_axis((0, length), "r1")
     top = te.compute((outer, inner), lambda o, i: te.max(x[o, r0, i], axis=r0), name="strided_max")
-    shifted = te.compute((outer, length, inner), lambda o, r, i: exp_f32(x[o, r, i] - top[o, i]), name="strided_exp")
+    shifted = te.compute(
+        (outer, length, inner), lambda o, r, i: exp_nonpositive_f32(x[o, r, i] - top[o, i]), name="strided_exp"
+    )
     total = te.compute((outer, inner), lambda o, i: te.sum(shifted[o, r1, i], axis=r1), name="strided_sum")
     if log:
         shift = te.compute((outer, inner), lambda o, i: top[o, i] + te.log(total[o, i]), name="strided_shift")
@@ -417,10 +427,9 @@ def attention(q: Any, k: Any, v: Any, mask: Any | None, *, scale: float, lanes: 
     """
     batch, m, heads, depth = _shape(q)
     n, width = _shape(v)[1], _shape(v)[3]
-    rows, panels = padded_extent(m), -(-n // lanes)
-    panels += panels % 2 if panels > 3 else 0
+    rows, whole = padded_extent(m), -(-n // lanes)
+    panels = whole + whole % 2 if whole > 3 else whole
     cols = panels * lanes
-    lowest = tirx.min_value("float32")
     factor = tirx.const(scale, "float32")
 
     def key(b: Any, h: Any, p: Any, r: Any, lane: Any) -> Any:
@@ -435,21 +444,27 @@ def attention(q: Any, k: Any, v: Any, mask: Any | None, *, scale: float, lanes: 
         ),
         name="attention_scores",
     )
+    # A factor that keeps the order can wait until the largest score is taken away.
+    is_late = mask is None and scale > 0
 
     def score(b: Any, h: Any, i: Any, j: Any) -> Any:
-        value = dots[b, h, i, j] * factor
-        if mask is not None:
-            at = (b, h, _clamp(i, m, rows - 1), _clamp(j, n, cols - 1))
-            value = value + mask[tuple(0 if size == 1 else a for size, a in zip(_shape(mask), at, strict=True))]
-        return value if cols == n else tirx.Select(j < n, value, lowest)
+        value = dots[b, h, i, j] if is_late else dots[b, h, i, j] * factor
+        if mask is None:
+            return value
+        at = (b, h, _clamp(i, m, rows - 1), _clamp(j, n, whole * lanes - 1))
+        return value + mask[tuple(0 if size == 1 else a for size, a in zip(_shape(mask), at, strict=True))]
 
+    # Keys behind the last one repeat it: they change no maximum, and nothing else reads them.
     lead = (batch, heads, rows)
-    masked = te.compute((*lead, cols), score, name="attention_masked")
-    top = _row_reduce("max", lambda *i: masked[i], lead, cols, lanes, "attention_max")
-    weight = te.compute(
-        (*lead, cols), lambda b, h, i, j: exp_f32(masked[b, h, i, j] - top[b, h, i]), name="attention_exp"
-    )
-    total = _row_reduce("sum", lambda *i: weight[i], lead, cols, lanes, "attention_sum")
+    masked = te.compute((*lead, whole * lanes), score, name="attention_masked")
+    top = _row_reduce("max", lambda *i: masked[i], lead, whole * lanes, lanes, "attention_max")
+
+    def exponential(*i: Any) -> Any:
+        shifted = masked[i] - top[i[:-1]]
+        return exp_nonpositive_f32(shifted * factor if is_late else shifted)
+
+    weight = te.compute((*lead, whole * lanes), exponential, name="attention_exp")
+    total = _row_reduce("sum", lambda *i: weight[i], lead, n, lanes, "attention_sum")
     inverse = te.compute(lead, lambda b, h, i: tirx.const(1, "float32") / total[b, h, i], name="attention_sum_inverse")
     share = te.compute((*lead, cols), lambda b, h, i, j: weight[b, h, i, j] * inverse[b, h, i], name="attention_share")
     rn = te.reduce_axis((0, n), "rn")

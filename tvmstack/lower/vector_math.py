@@ -11,7 +11,7 @@ import numpy as np
 
 from tvmstack._tvm import tirx
 
-__all__ = ["erf_f32", "exp_f32", "sigmoid_f32", "tanh_f32"]
+__all__ = ["erf_f32", "exp_f32", "exp_nonpositive_f32", "sigmoid_f32", "tanh_f32"]
 
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
 # exp(r) for |r| <= ln2/2: the minimax polynomial of Cephes' expf (S. Moshier), degree 5 above 1 + r
@@ -63,6 +63,26 @@ def _assemble(v: Any, n: Any, mantissa: Any) -> Any:
     high = tirx.Select(v > _f(88.72283), _f(float("inf")), value)
     low = tirx.Select(v < _f(-87.33654), _f(0.0), high)
     return tirx.Select(v != v, v, low)
+
+
+def exp_nonpositive_f32(x: Any) -> Any:
+    """exp(x) for x <= 0, as a softmax needs it, in two thirds of the instructions; NaN stays NaN, below -87 it is 0."""
+
+    def of(v: Any) -> Any:
+        return _let(tirx.Select(v < _f(-87.0), _f(-87.0), v), lambda b: tirx.Select(v < _f(-87.0), _f(0.0), wide(b)))
+
+    def wide(b: Any) -> Any:
+        return _let(b * _f(_LOG2E) + magic, lambda m: _let(m - magic, lambda n: scaled(b, m, n)))
+
+    def scaled(b: Any, m: Any, n: Any) -> Any:
+        # the lowest bits of m hold n; 2**n is made of them without a conversion
+        bits = tirx.reinterpret("int32", m) + tirx.const(127, "int32")
+        power = tirx.reinterpret("float32", bits << tirx.const(23, "int32"))
+        rest = b - n * _f(_LN2_HIGH) - n * _f(_LN2_LOW)
+        return _let(rest, lambda r: (_horner(r, _EXP) * r * r + r + _f(1.0)) * power)
+
+    magic = _f(12582912.0)
+    return _let(x, of)
 
 
 # tanh(x) = x + x**3 P(x**2) for |x| < 0.625 (Cephes' tanhf), else by exp
