@@ -170,6 +170,28 @@ def test_a_transformer_layer(batch, length, heads, depth):
     assert any(k.template == "attention" for k in lowered.kernels)
 
 
+@pytest.mark.parametrize("mask", [(2, 1, 1, 6), (1, 3, 5, 6), (2, 3, 5, 6), (6,), (5, 6)], ids=str)
+@pytest.mark.parametrize("is_key_moved_twice", [True, False])
+def test_heads_inside_the_rows(mask, is_key_moved_twice):
+    g = Graph(q=[2, 5, 3, 8], k=[2, 6, 3, 8], v=[2, 6, 3, 7])
+    if is_key_moved_twice:
+        key = g("Transpose", g("Transpose", "k", perm=[0, 2, 1, 3]), perm=[0, 1, 3, 2])
+    else:
+        key = g("Transpose", "k", perm=[0, 2, 3, 1])
+    scores = g("Add", g("MatMul", g("Transpose", "q", perm=[0, 2, 1, 3]), key), g.weight(*mask))
+    y = g("MatMul", g("Softmax", scores), g("Transpose", "v", perm=[0, 2, 1, 3]))
+    # one reader takes the heads as they lie, one as the model says
+    lowered = check(g.model(g("Add", g("Transpose", y, perm=[0, 2, 1, 3]), g.constant(np.float32(1))), g("Relu", y)))
+    assert any(k.template == "attention" for k in lowered.kernels)
+
+
+def test_a_mask_of_more_batches_than_the_scores():
+    g = Graph(q=[1, 5, 2, 8], k=[1, 6, 2, 8], v=[1, 6, 2, 8])
+    scores = g("MatMul", g("Transpose", "q", perm=[0, 2, 1, 3]), g("Transpose", "k", perm=[0, 2, 3, 1]))
+    share = g("Softmax", g("Add", scores, g.weight(4, 1, 1, 6)))
+    check(g.model(g("MatMul", share, g("Transpose", "v", perm=[0, 2, 1, 3]))))
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [((5, 7), (7, 3)), ((2, 1, 5, 7), (1, 3, 7, 4)), ((4, 2, 3), (4, 3, 5)), ((3, 2, 3), (3, 4)), ((2, 3), (5, 3, 4))],

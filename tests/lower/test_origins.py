@@ -50,7 +50,7 @@ def test_a_node_that_a_kernel_looks_through_is_named_with_it() -> None:
     x = net.input("x", (1, 10, 24))
     kernels, names = nodes_of(net.model("m", [net.attention(x, 10, 24, 3)]))
     (attention,) = (nodes for nodes in kernels if any(n.startswith("softmax") for n in nodes))
-    assert {n.split("_")[0] for n in attention} == {"matmul", "mul", "softmax"}
+    assert {n.split("_")[0] for n in attention} == {"matmul", "mul", "softmax", "transpose"}
     assert {node for nodes in kernels for node in nodes} == set(names)
 
 

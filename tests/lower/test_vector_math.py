@@ -29,6 +29,8 @@ def exact(name, values):
     with np.errstate(over="ignore"):
         if name == "exp":
             return np.exp(wide)
+        if name == "exp_nonpositive":
+            return np.where(wide < -87.0, 0.0, np.exp(wide))
         if name == "tanh":
             return np.tanh(wide)
         if name == "sigmoid":
@@ -56,6 +58,15 @@ def test_edges(name):
     edges = np.array([np.nan, np.inf, -np.inf, 0.0, 3e38, -3e38, 1e-40], "float32")
     got, expected = evaluate(name, edges), exact(name, edges).astype("float32")
     np.testing.assert_allclose(got, expected, atol=1e-38)
+
+
+def test_exp_of_what_is_not_positive():
+    values = np.concatenate([np.linspace(-87, 0, 400_001), np.linspace(-1e-3, 0, 10_001)]).astype("float32")
+    expected = exact("exp_nonpositive", values)
+    error = np.abs(evaluate("exp_nonpositive", values) - expected) / expected
+    assert error.max() < BOUNDS["exp"] * 2.0**-24, values[error.argmax()]
+    edges = np.array([np.nan, -np.inf, 0.0, -0.0, -1e-40, -87.1, -104.0, -3e38], "float32")
+    np.testing.assert_array_equal(evaluate("exp_nonpositive", edges), [np.nan, 0, 1, 1, 1, 0, 0, 0])
 
 
 @pytest.mark.parametrize("name", ["tanh", "erf"])

@@ -228,24 +228,29 @@ def test_softmax_over_a_middle_axis_equals_numpy(shape):
 
 
 @pytest.mark.parametrize(
-    ("b", "m", "n", "d", "mask"),
-    [(12, 16, 16, 8, (1, 1, 16)), (3, 197, 197, 64, None), (2, 19, 35, 24, (2, 1, 35)), (1, 2, 2, 2, (1, 2, 2))],
+    ("b", "h", "m", "n", "d", "e", "mask"),
+    [
+        (12, 1, 16, 16, 8, 8, (1, 1, 1, 16)),
+        (1, 3, 197, 197, 64, 64, None),
+        (2, 3, 19, 35, 24, 17, (2, 1, 1, 35)),
+        (2, 2, 5, 64, 16, 40, (1, 2, 5, 64)),
+        (1, 1, 2, 2, 2, 2, (1, 1, 2, 2)),
+    ],
 )
-def test_attention_equals_numpy(b, m, n, d, mask):
-    q, k, v = random_array(b, m, d), random_array(b, n, d, seed=1), random_array(b, n, d, seed=2)
-    added = np.zeros((1, 1, n)) if mask is None else random_array(*mask, seed=3)
+def test_attention_equals_numpy(b, h, m, n, d, e, mask):
+    q, k, v = random_array(b, m, h, d), random_array(b, n, h, d, seed=1), random_array(b, n, h, e, seed=2)
+    added = np.zeros((1, 1, 1, n)) if mask is None else random_array(*mask, seed=3)
     args = [placeholder(c, a.shape) for c, a in zip("qkv", (q, k, v), strict=True)]
     pm = placeholder("m", mask) if mask else None
     out = kernels.attention(*args, pm, scale=0.3, lanes=LANES)
-    scores = np.einsum("bmd,bnd->bmn", q, k).astype("float64") * 0.3 + added
+    scores = np.einsum("bmhd,bnhd->bhmn", q, k).astype("float64") * 0.3 + added
     share = np.exp(scores - scores.max(-1, keepdims=True))
-    expected = share / share.sum(-1, keepdims=True) @ v
-    func, got = run([*args, *([pm] if mask else [])], out, [q, k, v, *([added.astype("float32")] if mask else [])])
+    expected = np.einsum("bhmn,bnhe->bmhe", share / share.sum(-1, keepdims=True), v)
+    inputs, arrays = [*args, *([pm] if mask else [])], [q, k, v, *([added.astype("float32")] if mask else [])]
+    func, got = run(inputs, out, arrays)
     np.testing.assert_allclose(got, expected, atol=1e-4)
     for choice in other_choices(func, 2):
-        _, got = run(
-            [*args, *([pm] if mask else [])], out, [q, k, v, *([added.astype("float32")] if mask else [])], choice
-        )
+        _, got = run(inputs, out, arrays, choice)
         np.testing.assert_allclose(got, expected, atol=1e-4, err_msg=choice.text)
 
 

@@ -126,10 +126,9 @@ def _inside_rows(rewriter: Rewriter, q: Any, keys: Any, v: Any) -> list[Any]:
     source, transposed = _untransposed(rewriter, keys)
     found = [
         _transposed_from(rewriter, q, (0, 2, 1, 3)),
-        _transposed_from(rewriter, source, (0, 2, 1, 3)) if transposed else None,
+        _transposed_from(rewriter, *((source, (0, 2, 1, 3)) if transposed else (keys, (0, 2, 3, 1)))),
         _transposed_from(rewriter, v, (0, 2, 1, 3)),
     ]
-    found[1] = found[1] or _transposed_from(rewriter, keys, (0, 2, 3, 1))
     if any(expr is None for expr in found):
         return []
     return [rewriter.plain(rewriter.value(expr)) for expr in found]
@@ -206,6 +205,8 @@ def _mask(
         if math.prod(batch) != 1 and batch != dims:
             return None
         batch = (math.prod(batch), 1)
+    elif any(size not in (1, whole) for size, whole in zip(batch, dims, strict=True)):
+        return None
     return rewriter.reshape(rewriter.plain(rewriter.value(mask)), (*batch, aligned[-2], last[1]))
 
 
